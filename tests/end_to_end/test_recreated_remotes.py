@@ -1,6 +1,7 @@
 """Flows whose remote topics are deleted on the target while they run, and recreated or not."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,13 +11,17 @@ import pytest
 from clients import client
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import TopicMetadata
+from readiness_check import find_readiness
 from remote_topics import counts, places, values
+from scene import reasons
 from scraped import await_ready, scrape
 from stored_flows import create
 from waiting import SECONDS, until
 
 from twinlog.kafka.types import TopicPartition
+from twinlog.local.load import delete_before
 from twinlog.local.stage import Stage
+from twinlog.operations.readiness.reasons import Reason
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.recorded_maps import read_ends
 
@@ -66,6 +71,19 @@ def recorded_end(stage: Stage, flow: str, topic: str, partition: int = 0) -> int
             return (await read_ends(destination, topics)).get(TopicPartition(topic, partition))
 
     return asyncio.run(body())
+
+
+def findings(stage: Stage, topic: str) -> dict[Reason, str]:
+    """What `readiness` finds of a topic."""
+    settings = {"bootstrap.servers": stage.destination.bootstrap_servers}
+    return reasons(asyncio.run(find_readiness(settings, GOES_ON, topic)))
+
+
+def lost_range(stage: Stage, topic: str) -> str | None:
+    """The range of lost copies that `readiness` reports."""
+    text = findings(stage, topic).get(Reason.COPIES_LOST, "")
+    found = re.search(r"lost copies of offsets (.*), which the source keeps", text)
+    return found and found[1]
 
 
 def recreate(stage: Stage, remote: str) -> None:
@@ -129,6 +147,7 @@ def test_a_flow_goes_on_in_recreated_remote_topics(
     assert row()["destination_last_loss"] == f"{remote}-0, offsets [0, 100)"
     assert row()["destination_lost_offsets"] == 100
     until(lambda: lost() == 1, SECONDS, "the metric")
+    assert lost_range(stage, name) == "[0, 100)"
     librdkafka_tools.write(servers, name, [(0, None, str(at), None) for at in range(100, 150)])
     copied(stage, remote, 50)
     assert values(stage.destination, remote) == [str(at) for at in range(100, 150)]
@@ -138,6 +157,15 @@ def test_a_flow_goes_on_in_recreated_remote_topics(
         SECONDS,
         "the group in front of what is copied behind its offset",
     )
+    found = findings(stage, name)
+    skips = f"group {topic} would skip records of {name}-0 (source 40, destination 100)"
+    assert skips in found[Reason.GROUP_SKIPS]
+    librdkafka_tools.commit(servers, topic, name, {0: 100})
+    assert Reason.GROUP_SKIPS not in findings(stage, name)
+    delete_before(servers, [(name, 0, 60)])
+    assert lost_range(stage, name) == "[60, 100)"
+    delete_before(servers, [(name, 0, 100)])
+    assert lost_range(stage, name) is None
 
     until(lambda: recorded_end(stage, GOES_ON, name) == 150, SECONDS, "the map")
     with numbers(stage, name, 150) as written:

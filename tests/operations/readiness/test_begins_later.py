@@ -12,12 +12,22 @@ from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.topic_configs import SourceConfig
 from twinlog.operations.readiness import begins_later as module
-from twinlog.operations.readiness.begins_later import SLACK_MS, Below, begins_later, kept_since
+from twinlog.operations.readiness.begins_later import (
+    SLACK_MS,
+    Below,
+    Front,
+    begins_later,
+    kept_since,
+    may_lack,
+)
 from twinlog.operations.readiness.facts import SourceLog
 
 A = TopicPartition("t", 0)
+COPY = TopicPartition("a.t", 0)
 NOW = 1_700_000_000_000
 DAY = 24 * 3600 * 1000
+YOUNG = NOW - 1000
+"""The timestamp of the source's first record that is not expired."""
 
 
 def configs(policy: str = "delete", ms: int = -1, size: int = -1) -> dict[str, SourceConfig]:
@@ -51,6 +61,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.configs: dict[str, SourceConfig] | Refusal = configs()
         self.first: int | Refusal = 0
+        self.first_copy: ListedOffset | Refusal = ListedOffset(-1, -1, -1)
         self.asked: list[Mapping[TopicPartition, int]] = []
         monkeypatch.setattr(module, "source_configs", self.source_configs)
         monkeypatch.setattr(module, "list_offsets", self.list_offsets)
@@ -61,10 +72,13 @@ class World:
     async def list_offsets(self, _: Any, timestamps: Mapping[TopicPartition, int]) -> Any:
         self.asked.append(timestamps)
         first = self.first
-        return {
-            timestamp: first if isinstance(first, Refusal) else ListedOffset(first, -1, -1)
-            for timestamp in timestamps
-        }
+        original = first if isinstance(first, Refusal) else ListedOffset(first, YOUNG, -1)
+        return {key: self.first_copy if key == COPY else original for key in timestamps}
+
+    def find_in_front(self, start: int, end: int, log_start: int = 300) -> tuple[int, int] | None:
+        cluster, log = cast(KafkaCluster, None), SourceLog(5, 100, 100)
+        front = Front(COPY, log_start, start, end)
+        return asyncio.run(may_lack(cluster, cluster, {A: log}, {A: front})).get(A)
 
     def find(self, log: SourceLog, start: int | None) -> tuple[int, int] | None:
         source = cast(KafkaCluster, None)
@@ -121,3 +135,47 @@ def test_records_expired_on_the_source_are_not_counted(
 def test_retention_by_size_gives_no_missing_offsets(world: World) -> None:
     world.configs = configs(size=1 << 30)
     assert world.find(SourceLog(0, 100, 100), 30) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "below"),
+    [
+        (0, 5, None),
+        (0, 30, Below(5, 30)),
+        (10, 30, Below(10, 30)),
+        (30, 30, None),
+        (0, 200, Below(5, 100)),
+    ],
+)
+def test_copies_without_a_place_may_be_deleted_if_the_source_keeps_all(
+    world: World, start: int, end: int, below: Below | None
+) -> None:
+    """Goal: without a retention time, whatever the destination has deleted is missing."""
+    assert world.find_in_front(start, end) == below
+    assert not world.asked
+
+
+@pytest.mark.parametrize(
+    ("first", "copy", "below"),
+    [
+        (20, ListedOffset(310, YOUNG, -1), None),
+        (20, ListedOffset(300, YOUNG, -1), Below(20, 30)),  # others of this time may be gone
+        (20, ListedOffset(310, YOUNG + 1, -1), Below(20, 30)),
+        (20, ListedOffset(-1, -1, -1), Below(20, 30)),
+        (20, Refusal(6), Below(20, 30)),
+        (30, ListedOffset(310, YOUNG + 1, -1), None),
+        (-1, ListedOffset(310, YOUNG + 1, -1), None),
+        (Refusal(6), ListedOffset(310, YOUNG, -1), Below(5, 30)),
+    ],
+)
+def test_only_expired_copies_are_deleted_if_a_log_begins_with_one(
+    world: World, first: int | Refusal, copy: ListedOffset | Refusal, below: Below | None
+) -> None:
+    """Goal: ordinary retention on both sides is no finding; what is not proved is one."""
+    world.configs, world.first, world.first_copy = configs(ms=DAY), first, copy
+    assert world.find_in_front(0, 30) == below
+
+
+def test_retention_by_size_gives_no_doubt(world: World) -> None:
+    world.configs = configs(size=1 << 30)
+    assert world.find_in_front(0, 30) is None

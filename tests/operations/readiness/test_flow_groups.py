@@ -25,9 +25,19 @@ from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
+from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.operations.readiness import flow_survey, group_findings, group_survey
-from twinlog.operations.readiness.facts import GroupFacts, Skip, SourceLog
+from twinlog.operations.readiness.begins_later import Front
+from twinlog.operations.readiness.facts import (
+    GroupFacts,
+    MirrorFacts,
+    PartitionFacts,
+    Skip,
+    SourceLog,
+    SourceTopic,
+    TopicFacts,
+)
 from twinlog.operations.readiness.flow_survey import FlowSurvey
 from twinlog.operations.readiness.group_survey import ByTopic
 from twinlog.operations.readiness.reasons import Finding, Reason
@@ -254,6 +264,43 @@ def test_a_group_in_front_of_where_the_flow_began_is_named(
     assert not of_group(2).left_out
 
 
+@pytest.mark.parametrize("syncs", [False, True], ids=["checkpoints", "commits"])
+@pytest.mark.parametrize(
+    ("committed", "log_start", "skipped"),
+    [(2, 0, (4, 8)), (5, 0, (5, 8)), (2, 6, (6, 8)), (2, 8, None), (8, 0, None)],
+)
+def test_a_group_that_has_not_read_lost_copies_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    committed: int,
+    log_start: int,
+    skipped: tuple[int, int] | None,
+    *,
+    syncs: bool,
+) -> None:
+    """Goal: on the target it goes on behind them. What the source has deleted, it has not either.
+
+    The map has source 0 to 3 and 8 to 9; the copies of 4 to 7 are lost.
+    """
+    runs = OffsetRuns(Ends(Offset(0), Offset(0)))
+    runs.append(Run(Offset(0), Offset(0), 4))
+    runs.append(Run(Offset(8), Offset(5), 2))
+    lost = ((Offset(4), Offset(8)),)
+    recorded = RecordedMap(runs, Offset(10), pending=False, lost_sources=lost, lost_places=lost)
+    by_topic, _ = groups(
+        monkeypatch,
+        {FIRST: Committed(committed)},
+        log_start=log_start,
+        recorded={FIRST: recorded},
+        syncs=syncs,
+        passed=frozenset({FIRST}),
+    )
+    ((found,),) = by_topic.values()
+    assert found.left_out == ((Skip(FIRST, *skipped, follows=False),) if skipped else ())
+    assert found.unread == (10 if syncs else 10 - min(committed, 4)), "not counted twice"
+    named = [one.text for one in group_findings.of_group(found) if "lost copies" in one.text]
+    assert len(named) == bool(skipped)
+
+
 def test_reported_positions_are_no_offsets_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: they have no checkpoints, and never will."""
     reported = Committed(12, report_mark("a-to-b", "target"))
@@ -271,7 +318,85 @@ def test_a_log_start_that_is_refused_is_not_known(monkeypatch: pytest.MonkeyPatc
         }
 
     monkeypatch.setattr(flow_survey, "list_offsets", listed)
-    assert asyncio.run(survey().log_starts()) == {FIRST: 0}
+    assert asyncio.run(survey().log_starts()) == ({FIRST: 0}, {})
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "expected"),
+    [
+        (300, {}, (0, Front(TopicPartition("a.t", 0), 300, 0, 10))),
+        (500, {}, (0, Front(TopicPartition("a.t", 0), 500, 0, 10))),
+        (502, {}, (12, None)),
+        (0, {}, (0, None)),
+        (300, {"lacks_start": False}, (0, None)),
+        (300, {"unproven_end": Offset(7)}, (0, Front(TopicPartition("a.t", 0), 300, 7, 10))),
+        (300, {"unproven_end": Offset(10)}, (0, None)),
+        (
+            300,
+            {"lost_sources": ((Offset(6), Offset(10)),)},
+            (0, Front(TopicPartition("a.t", 0), 300, 0, 6)),
+        ),
+    ],
+)
+def test_a_log_that_begins_in_front_of_a_map_shows_not_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+    start: int,
+    change: dict[str, Any],
+    expected: tuple[int, Front | None],
+) -> None:
+    """Goal: source 0 to 9 were copied in front of the map, which begins at (10, 500)."""
+
+    async def listed(*_: object) -> dict[TopicPartition, ListedOffset | Refusal]:
+        return {TopicPartition("a.t", 0): ListedOffset(start, -1, -1)}
+
+    monkeypatch.setattr(flow_survey, "list_offsets", listed)
+    runs = OffsetRuns(Ends(Offset(10), Offset(500)))
+    runs.append(Run(Offset(10), Offset(500), 10))
+    recorded = RecordedMap(runs, Offset(20), pending=False, lacks_start=True)
+    starts, fronts = asyncio.run(survey({FIRST: replace(recorded, **change)}).log_starts())
+    assert (starts[FIRST], fronts.get(FIRST)) == expected
+
+
+@pytest.mark.parametrize(
+    ("on_source", "reasons"),
+    [
+        (SourceTopic.SAME, [Reason.COPIES_LOST]),
+        (SourceTopic.UNKNOWN, [Reason.COPIES_LOST]),
+        (SourceTopic.GONE, []),
+        (SourceTopic.MADE_AGAIN, []),
+    ],
+)
+def test_lost_copies_are_a_finding_of_their_topic(
+    monkeypatch: pytest.MonkeyPatch, on_source: SourceTopic, reasons: list[Reason]
+) -> None:
+    """Goal: of the topic that was copied; one that was recreated has other records."""
+
+    async def none(*_: object, **__: object) -> tuple[None, list[Finding]]:
+        return None, []
+
+    monkeypatch.setattr(FlowSurvey, "_heartbeat", none)
+    monkeypatch.setattr(FlowSurvey, "_last_checkpoint", none)
+    monkeypatch.setattr(flow_survey, "unselected_topics", lambda *_: [])
+    monkeypatch.setattr(flow_survey, "other_copies", lambda *_, **__: [])
+    lost = ((Offset(4), Offset(10)),)
+    runs = OffsetRuns(Ends(Offset(0), Offset(0)))
+    runs.append(Run(Offset(0), Offset(0), 4))
+    passed = RecordedMap(runs, Offset(10), pending=False, lost_sources=lost)
+    flow = survey({FIRST: passed, SECOND: replace(passed, lost_sources=())})
+    flow._subject.snapshot = cast(Any, None)  # type: ignore[misc]
+    partitions = tuple(
+        PartitionFacts(
+            partition=one.partition,
+            state=State.MIRRORING,
+            source=SourceLog(0, 10, 10),
+            destination_end=10,
+        )
+        for one in (FIRST, SECOND)
+    )
+    topic = TopicFacts(topic="t", on_source=on_source, partitions=partitions)
+    completed = asyncio.run(flow.completed(MirrorFacts(mirror="a-to-b", topics=(topic,))))
+    assert [one.reason for one in completed.topics[0].synced] == reasons
+    assert not completed.unknown
 
 
 def test_a_position_of_a_former_topic_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

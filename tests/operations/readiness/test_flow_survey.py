@@ -1,13 +1,16 @@
 """The readiness of a flow on real brokers; records that a node would write are written by hand."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import librdkafka_tools
 import pytest
+from clients import client
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from copied_topic import CopiedTopic
@@ -19,20 +22,22 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
+from twinlog.local.load import delete_before
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record
 from twinlog.mirror.mm2_records import encode as encode_mm2
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.mirror.sequence_plan import SequencePlan
 from twinlog.operations.readiness import source_topics
-from twinlog.operations.readiness.facts import GroupFacts
+from twinlog.operations.readiness.begins_later import Below, Front, may_lack
+from twinlog.operations.readiness.facts import GroupFacts, SourceLog
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.operations.readiness.verdict import Readiness
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC
-from twinlog.store.offset_records import Route, StoredPlan, encode
+from twinlog.store.offset_records import LostCopies, Route, StoredPlan, encode
 from twinlog.store.topic_writer import ALL, Entry, append
 
 pytestmark = [pytest.mark.broker]
@@ -61,8 +66,13 @@ class RecordedFlow(CopiedTopic):
         """The topic of its checkpoints."""
         return f"{self.alias}.checkpoints.internal"
 
-    def copy(self, count: int, *, recorded: int | None = None, begin: int = 0) -> None:
-        """Write copies, and a map of them, or of so many, which begins at an offset."""
+    def copy(
+        self, count: int, *, recorded: int | None = None, begin: int = 0, **plan_fields: Any
+    ) -> None:
+        """Write copies, and a map of them, or of so many, which begins at an offset.
+
+        `plan_fields`: of the plan that is stored with it.
+        """
         librdkafka_tools.write(self.target, self.remote, librdkafka_tools.simple(count + SHIFT))
         length = count if recorded is None else recorded
         start = START._replace(source=Offset(begin))
@@ -77,7 +87,8 @@ class RecordedFlow(CopiedTopic):
             route = Route(topic.topic_id, self.remote, topic.destination_topic_id)
             count = len((await cluster.refresh([OFFSETS_TOPIC])).topics[OFFSETS_TOPIC].partitions)
             place = state_partition(self.flow, topic.topic_id, 0, count)
-            records = (MapChunk(name, 0, start, (run,)), StoredPlan(name, plan, route))
+            stored = StoredPlan(name, plan, route, **plan_fields)
+            records = (MapChunk(name, 0, start, (run,)), stored)
             entries = [Entry(OFFSETS_TOPIC, place, *encode(record)) for record in records]
             answers = await append(cluster, entries, acks=ALL)
             assert not [one for one in answers.values() if isinstance(one, Refusal)]
@@ -132,6 +143,82 @@ def test_a_remote_log_that_has_lost_its_end_is_reported(flow: RecordedFlow) -> N
         in (reasons(readiness)[Reason.REMOTE_LOST])
     )
     assert not readiness.lag_is_all
+
+
+@pytest.mark.parametrize("commits", ["true", "false"])
+def test_copies_that_a_flow_has_gone_on_without_are_reported(pair: Pair, commits: str) -> None:
+    """Goal: not once the source has deleted the records, too; a group that lacks them is named."""
+    flow = RecordedFlow(pair, **{"sync.group.offsets.enabled": commits})
+    lost = LostCopies(Offset(4), Offset(9), Offset(1), Offset(SHIFT))
+    flow.copy(RECORDS - 9, begin=9, behind_another=True, losses=(lost,))
+    behind = f"behind-{flow.topic}"
+    librdkafka_tools.commit(flow.source, behind, flow.topic, {0: 9})
+    readiness = flow.readiness()
+    found = reasons(readiness)
+    assert "lost copies of offsets [4, 9), which the source keeps" in found[Reason.COPIES_LOST]
+    assert "all copies of offsets [0, 4), which the source keeps" in found[Reason.NOT_COMPARED]
+    assert (readiness.lag, readiness.lag_is_all) == (0, False)
+    assert Reason.GROUP_SKIPS not in found
+    delete_before(flow.source, [(flow.topic, 0, 5)])
+    found = reasons(flow.readiness())
+    assert "lost copies of offsets [5, 9)" in found[Reason.COPIES_LOST]
+    assert Reason.NOT_COMPARED not in found
+    delete_before(flow.source, [(flow.topic, 0, 9)])
+    readiness = flow.readiness()
+    assert readiness.lag_is_all
+    assert not {Reason.COPIES_LOST, Reason.NOT_COMPARED} & reasons(readiness).keys()
+
+
+def test_copies_in_front_of_a_map_may_be_deleted(pair: Pair) -> None:
+    """Goal: after a takeover nobody knows where they are: a log that begins later has lost some.
+
+    Not if it is whole, nor if what it has deleted has expired on the source.
+    """
+    flow = RecordedFlow(pair)
+    flow.copy(RECORDS - 9, begin=9, behind_another=True)
+
+    def doubts() -> list[str]:
+        return [
+            one.text for one in flow.readiness().all_findings() if one.reason is Reason.NOT_COMPARED
+        ]
+
+    assert not doubts()
+    delete_before(flow.target, [(flow.remote, 0, 1)])
+    [doubt] = doubts()
+    assert "has deleted copies of offsets [0, 9), which the source keeps" in doubt
+    assert not flow.readiness().lag_is_all
+    delete_before(flow.source, [(flow.topic, 0, 9)])
+    assert not doubts()
+
+
+def test_ordinary_retention_in_front_of_a_map_is_no_finding(pair: Pair) -> None:
+    """Goal: a flow that has taken over is not doubted for as long as old copies are there.
+
+    The source has four records that are expired, and the target has deleted one of them.
+    """
+    flow = RecordedFlow(pair)
+    now_ms = time.time_ns() // 1_000_000
+    times_ms = [now_ms - HOUR_MS * 24 * 365] * 4 + [now_ms - 5000 + at for at in range(6)]
+    topic = f"old-{flow.topic}"
+
+    async def doubtful(log_start: int) -> dict[TopicPartition, Below]:
+        remote, key = TopicPartition(flow.remote, 0), TopicPartition(topic, 0)
+        fronts = {key: Front(remote, log_start, 0, 10)}
+        async with client(pair.source) as source, client(pair.destination) as target:
+            logs = {key: SourceLog(0, 10, 10, 10)}
+            return await may_lack(source, target, logs, fronts)
+
+    retention = {"retention.ms": str(HOUR_MS), "segment.bytes": str(1 << 30)}
+    librdkafka_tools.make_topic(flow.source, topic, config=retention)
+    for servers, name in ((flow.source, topic), (flow.target, flow.remote)):
+        producer = Producer({"bootstrap.servers": servers})
+        for at_ms in times_ms:
+            producer.produce(name, "v", partition=0, timestamp=at_ms)
+        assert producer.flush(120) == 0
+    assert asyncio.run(doubtful(1)) == {}
+    assert asyncio.run(doubtful(4)) == {TopicPartition(topic, 0): (4, 10)}
+    delete_before(flow.target, [(flow.remote, 0, 6)])
+    assert asyncio.run(doubtful(6)) == {TopicPartition(topic, 0): (4, 10)}
 
 
 def test_groups_are_judged_by_their_checkpoints(flow: RecordedFlow) -> None:

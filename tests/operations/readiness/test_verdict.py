@@ -138,6 +138,12 @@ def test_a_later_log_start_of_the_destination_is_a_warning() -> None:
     assert "the destination has deleted offsets [10, 30)" in reasons(found)[Reason.BEGINS_LATER]
 
 
+def test_copies_without_a_recorded_place_may_be_deleted() -> None:
+    found = of_partition(replace(GOOD, may_lack=(10, 30)))
+    assert (found.verdict, found.lag, found.lag_is_all) == (Verdict.WARNING, 0, False)
+    assert "has deleted copies of offsets [10, 30)" in reasons(found)[Reason.NOT_COMPARED]
+
+
 def test_holders_of_open_transactions_are_named_once() -> None:
     """Each holder is named once, and only for partitions that its transaction holds up."""
     log = SourceLog(0, 100, 95, 100)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
-from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.source_configs import source_configs
 from twinlog.mirror.topic_configs import SourceConfig
@@ -42,6 +42,17 @@ class Below(NamedTuple):
 
     start: int
     end: int
+
+
+class Front(NamedTuple):
+    """A remote log that begins among copies whose places are not recorded."""
+
+    remote: TopicPartition
+    log_start: int
+    """The remote log's, in its own offsets."""
+    start: int
+    end: int
+    """The offsets `[start, end)` of the source whose copies they are."""
 
 
 async def log_starts(
@@ -91,6 +102,61 @@ async def begins_later(
             start = ranges[partition].end if first.offset == _NO_OFFSET else first.offset
             ranges[partition] = Below(max(start, ranges[partition].start), ranges[partition].end)
     return {partition: below for partition, below in ranges.items() if below.start < below.end}
+
+
+async def may_lack(
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    logs: Mapping[TopicPartition, SourceLog],
+    fronts: Mapping[TopicPartition, Front],
+) -> dict[TopicPartition, Below]:
+    """Where the destination may have deleted copies of records that the source keeps.
+
+    Where copies are in front of a map is not recorded, but copies have the timestamps of their
+    originals, and their order. So if the first record that is not expired is the same on both
+    sides, and the destination's log begins in front of it, only expired ones were deleted.
+
+    Args:
+        source: the mirror's source.
+        destination: the mirror's cluster.
+        logs: as for `begins_later`.
+        fronts: the logs in question.
+
+    Raises:
+        Retriable: a cluster is unreachable.
+    """
+    below = await begins_later(source, logs, {p: front.end for p, front in fronts.items()})
+    ranges = {
+        p: Below(max(one.start, fronts[p].start), one.end)
+        for p, one in below.items()
+        if max(one.start, fronts[p].start) < one.end
+    }
+    if not ranges:
+        return {}
+    now_ms = time.time_ns() // 1_000_000
+    configs = await source_configs(source, sorted({partition.topic for partition in ranges}))
+    since_ms = {p: kept_since(configs[p.topic], now_ms) or 0 for p in ranges}
+    timed = {partition: at for partition, at in since_ms.items() if at > 0}
+    if not timed:
+        return ranges
+    originals = await list_offsets(source, timed)
+    copies = await list_offsets(destination, {fronts[p].remote: at for p, at in timed.items()})
+    return {
+        partition: one
+        for partition, one in ranges.items()
+        if partition not in timed
+        or not _is_copy(originals[partition], copies[fronts[partition].remote], fronts[partition])
+    }
+
+
+def _is_copy(original: ListedOffset | Refusal, copy: ListedOffset | Refusal, front: Front) -> bool:
+    """Whether the first records that are not expired are the same, behind an expired copy."""
+    return (
+        not isinstance(original, Refusal)
+        and not isinstance(copy, Refusal)
+        and original.timestamp == copy.timestamp
+        and copy.offset > front.log_start
+    )
 
 
 def kept_since(configs: Mapping[str, SourceConfig] | Refusal, now_ms: int) -> int | None:

@@ -75,6 +75,9 @@ class PartitionFacts:
     lacks: tuple[int, int] | None = None
     """Offsets `[start, end)` that the source keeps, and that are below the destination's log start.
     """
+    may_lack: tuple[int, int] | None = None
+    """Of a flow: offsets `[start, end)` that the source keeps, and of which it is not known where
+    they were copied to; some copies may be below the destination's log start."""
 
     def as_json(self) -> Mapping[str, object]:
         """What both sides hold of it; None where that is unknown."""
@@ -142,8 +145,9 @@ class GroupFacts:
     ahead: int = 0
     """Offsets that it has read on the source and that the destination does not have."""
     left_out: tuple[Skip, ...] = ()
-    """Of a flow: where the source has records that the group has not read, and that are not copied,
-    as the flow began behind them; the destination's offset is that beginning, as the source's."""
+    """Of a flow: where the source has records that the group has not read, and that the target does
+    not have, as the flow began behind them, or has gone on without lost copies; the destination's
+    offset is where it goes on, as the source's."""
     deleted: tuple[Standing, ...] = ()
     """Offsets that the mirror has copied to the destination, and the source does not have now."""
     unread: int = 0

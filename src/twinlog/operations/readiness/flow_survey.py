@@ -41,6 +41,7 @@ from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.states import State
+from twinlog.operations.readiness.begins_later import Front
 from twinlog.operations.readiness.facts import (
     FlowFacts,
     GroupFacts,
@@ -48,6 +49,8 @@ from twinlog.operations.readiness.facts import (
     PartitionFacts,
     Skip,
     SourceLog,
+    SourceTopic,
+    TopicFacts,
 )
 from twinlog.operations.readiness.group_survey import (
     ByTopic,
@@ -57,6 +60,7 @@ from twinlog.operations.readiness.group_survey import (
     not_translated,
     offset_facts,
 )
+from twinlog.operations.readiness.lost_copies import lost_copies
 from twinlog.operations.readiness.reasons import Finding, Reason
 from twinlog.operations.readiness.subject import Subject
 from twinlog.store.control_topics import LANES_GROUP
@@ -123,6 +127,14 @@ class FlowSurvey:
         self._maps = maps
         self._positions = positions
         self._remote_ends = remote_ends
+        # What another program has copied may be below the place that a flow was to follow it from.
+        self._copied_from = {
+            name.source: 0 if topic.begin(name.partition) is not None else followed_from
+            for topic in subject.topics
+            for name in topic.mirror_partitions
+            for followed_from in [topic.follows_from(name.partition) or 0]
+        }
+        """The source's offsets below which nothing was to be copied."""
         self.ends = self._ends()
         """The source's offsets up to which everything is copied, of the remote logs that can be
         read."""
@@ -183,11 +195,13 @@ class FlowSurvey:
             if partition in self._remote_ends
         }
 
-    async def log_starts(self) -> dict[TopicPartition, int]:
+    async def log_starts(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, Front]]:
         """The source's offsets of the first records that remote logs still have.
 
-        Those that cannot be read are missing. 0: none of the flow's records was deleted, or it is
-        not known which.
+        Returns:
+            The offsets; those that cannot be read are missing. 0: none of the flow's records was
+            deleted, or it is not known which. Then, and if a map lacks copies in front of it, the
+            remote log's front.
         """
         translation, partitions = self._subject.translation, self._subject.partitions
         names = [translation.name(partition) for partition in partitions]
@@ -195,14 +209,22 @@ class FlowSurvey:
             partitions, await list_offsets(self._destination, names, OffsetSpec.EARLIEST)
         )
         starts: dict[TopicPartition, int] = {}
+        fronts: dict[TopicPartition, Front] = {}
         for partition, answer in answers.items():
             if isinstance(answer, Refusal):
                 continue
             recorded = self._maps.get(partition)
             starts[partition] = 0
-            if recorded is not None and answer.offset > recorded.runs.start.destination:
+            if recorded is None:
+                continue
+            if answer.offset > recorded.runs.start.destination:
                 starts[partition] = recorded.runs.to_source(answer.offset)
-        return starts
+                continue
+            start = max(self._copied_from[partition], recorded.unproven_end)
+            if answer.offset > 0 and start < recorded.front_end:
+                name = translation.name(partition)
+                fronts[partition] = Front(name, answer.offset, start, recorded.front_end)
+        return starts, fronts
 
     def not_copied(self, source_topics: Mapping[str, Topic]) -> dict[str, str]:
         """Those of the source's topics that the flow selects and does not have, with the reason."""
@@ -358,8 +380,9 @@ class FlowSurvey:
     ) -> GroupFacts:
         """The facts of a group with what translated offsets do not show.
 
-        They begin and end where the map does. What is below the source's log start is no loss: a
-        flow that begins at the beginning has begun there, or below.
+        They begin and end where the map does, and leave out copies that the target has lost. What
+        is below the source's log start is no loss: a flow that begins at the beginning has begun
+        there, or below.
 
         Args:
             group: the facts by translated offsets.
@@ -367,18 +390,25 @@ class FlowSurvey:
             logs: the source's logs, of the partitions that are mapped.
         """
         known = self._maps.keys() & logs.keys() - self._subject.translation.untranslated(offsets)
-        left_out = tuple(
-            Skip(partition, unread_from, begin, follows=False)
-            for partition, offset in sorted(offsets.items())
-            if partition in known
-            for begin in [self._maps[partition].runs.start.source]
-            if (unread_from := max(offset, logs[partition].start or 0)) < begin
-        )
+        in_front, lost = list[Skip](), list[Skip]()
+        for partition, offset in sorted(offsets.items()):
+            if partition not in known:
+                continue
+            recorded, unread_from = self._maps[partition], max(offset, logs[partition].start or 0)
+            begin = recorded.runs.start.source
+            if unread_from < begin:
+                in_front.append(Skip(partition, unread_from, begin, follows=False))
+            lost += [
+                Skip(partition, at, end, follows=False)
+                for start, end in recorded.lost_sources
+                if (at := max(unread_from, start, begin)) < end
+            ]
         return replace(
             group,
             ahead=sum(max(at - self.ends.get(p, at), 0) for p, at in offsets.items()),
-            left_out=left_out,
-            unread=group.unread + sum(skip.destination - skip.source for skip in left_out),
+            left_out=(*in_front, *lost),
+            # The map has an offset for what is lost, so that is counted.
+            unread=group.unread + sum(skip.destination - skip.source for skip in in_front),
         )
 
     def _in_source_offsets(
@@ -420,7 +450,7 @@ class FlowSurvey:
             replace(
                 topic,
                 partitions=tuple(self._completed(topic.topic, p) for p in topic.partitions),
-                synced=(*topic.synced, *self._lost(topic.topic), *selection[topic.topic]),
+                synced=(*topic.synced, *self._lost(topic), *selection[topic.topic]),
             )
             for topic in facts.topics
         )
@@ -434,16 +464,23 @@ class FlowSurvey:
             end = partition.source.start
         return replace(partition, destination_end=end, reported_end=end)
 
-    def _lost(self, topic: str) -> list[Finding]:
+    def _lost(self, topic: TopicFacts) -> list[Finding]:
         findings = []
-        for partition, recorded in sorted(self._maps.items()):
-            end, copied = self._remote_ends.get(partition), recorded.runs.end.destination
-            if partition.topic == topic and end is not None and end < copied:
+        for partition in topic.partitions:
+            key = TopicPartition(topic.topic, partition.partition)
+            recorded, end = self._maps.get(key), self._remote_ends.get(key)
+            if recorded is None:
+                continue
+            copied = recorded.runs.end.destination
+            if end is not None and end < copied:
                 text = (
-                    f"partition {partition.partition}: the remote log ends at {end}, and records "
-                    f"up to {copied} were copied: it has lost records"
+                    f"partition {key.partition}: the remote log ends at {end}, and records up to "
+                    f"{copied} were copied: it has lost records"
                 )
                 findings.append(Finding(Reason.REMOTE_LOST, text))
+            # Offsets of another log of the source mean nothing, and none has these records.
+            if topic.on_source not in {SourceTopic.GONE, SourceTopic.MADE_AGAIN}:
+                findings += lost_copies(partition, recorded, self._copied_from[key])
         return findings
 
     async def _heartbeat(self) -> tuple[int | None, list[Finding]]:

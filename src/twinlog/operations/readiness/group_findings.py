@@ -42,8 +42,9 @@ def of_group(group: GroupFacts) -> Iterator[Finding]:
     if group.left_out:
         yield Finding(
             Reason.GROUP_SKIPS,
-            f"{name} would skip records of {_places(group.left_out)}, which are not copied, as the "
-            "flow began behind them: let it read up to there on the source",
+            f"{name} would skip records of {_places(group.left_out)}, which the target does not "
+            "have: the flow began behind them, or has gone on without lost copies; let it read up "
+            "to there on the source",
         )
     if group.deleted:
         yield _deleted(group, name)

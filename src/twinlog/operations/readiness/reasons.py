@@ -44,7 +44,7 @@ class Reason(enum.Enum):
     DIVERGED = "the destination holds records that the source does not have"
     FOREIGN_RECORDS = "the destination holds records that its mirror has not written"
     COMPACTION_MISSED = "compacted topics that were behind for longer than delete.retention.ms"
-    NOT_COMPARED = "unknown whether the destination holds records that its mirror has not written"
+    NOT_COMPARED = "unknown whether the destination holds what its mirror has written, and no more"
     LOG_END_UNREADABLE = "unknown which records the source has acknowledged and not replicated"
     UNREPLICATED = "records that the source has not replicated yet"
     LAG = "records that are not mirrored yet"
@@ -63,6 +63,7 @@ class Reason(enum.Enum):
     NOT_SYNCED = "other synced data differs from the source"
     SYNC_UNREADABLE = "other synced data cannot be read"
     REMOTE_LOST = "the remote log of a flow has lost records that were copied"
+    COPIES_LOST = "a flow has gone on without copies that its target has lost"
     HEARTBEAT = "the heartbeats of a flow are missing or old"
     CHECKPOINT = "the checkpoints of a flow are old or cannot be read"
 
@@ -108,6 +109,7 @@ WEIGHTS: Final[Mapping[Reason, Verdict]] = {
     Reason.NOT_SYNCED: Verdict.WARNING,
     Reason.SYNC_UNREADABLE: Verdict.WARNING,
     Reason.REMOTE_LOST: Verdict.NOT_READY,
+    Reason.COPIES_LOST: Verdict.WARNING,
     Reason.HEARTBEAT: Verdict.WARNING,
     Reason.CHECKPOINT: Verdict.WARNING,
 }
@@ -142,6 +144,7 @@ BEYOND_LAG: Final = frozenset(
         Reason.NOT_COMPARED,
         Reason.COMPACTION_MISSED,
         Reason.REMOTE_LOST,
+        Reason.COPIES_LOST,
     }
 )
 """With these reasons, records may be lost, or may differ, that no lag counts."""

@@ -62,7 +62,7 @@ from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import SAME, Translation
 from twinlog.operations.describe import PartitionDescription
-from twinlog.operations.readiness.begins_later import begins_later, log_starts
+from twinlog.operations.readiness.begins_later import Front, begins_later, log_starts, may_lack
 from twinlog.operations.readiness.facts import (
     MirrorFacts,
     PartitionFacts,
@@ -194,11 +194,12 @@ async def survey_live(
     """
     began = time.monotonic()
     all_topics = await all_source_topics(source, part_s)
+    fronts: Mapping[TopicPartition, Front] = {}
     if flow is None:
         starts = await log_starts(destination, subject.partitions, subject.translation)
         missed = await _not_mirrored(source, destination, subject, all_topics.topics, part_s)
     else:
-        starts = await flow.log_starts()
+        starts, fronts = await flow.log_starts()
         missed = flow.not_copied(all_topics.topics)
     ends = {partition: end for partition, end in ends.items() if partition in starts}
     source_topics = (await source.refresh(subject.names)).topics
@@ -211,6 +212,7 @@ async def survey_live(
         source, [p for p in subject.partitions if on_source[p.topic] is SourceTopic.SAME]
     )
     lacking = await begins_later(source, logs, starts)
+    doubtful = await may_lack(source, destination, logs, fronts)
     names = [topic.topic for topic in unchanged]
     findings: list[Finding] = []
     groups: ByTopic = {}
@@ -280,6 +282,7 @@ async def survey_live(
                             live=True,
                         ),
                         lacks=lacking.get(key),
+                        may_lack=doubtful.get(key),
                     )
                     for p in topic.partitions
                     for key in [TopicPartition(topic.topic, p.partition)]

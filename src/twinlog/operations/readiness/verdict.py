@@ -330,6 +330,14 @@ def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
                 f"partition {partition.partition}: the destination has deleted offsets [{start}, "
                 f"{end}), which the source keeps; groups that have not read them would skip them",
             )
+        if partition.may_lack is not None:
+            start, end = partition.may_lack
+            yield Finding(
+                Reason.NOT_COMPARED,
+                f"partition {partition.partition}: unknown whether the destination has deleted "
+                f"copies of offsets [{start}, {end}), which the source keeps: its log begins among "
+                "copies whose places are not recorded",
+            )
 
 
 def _of_reports(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
