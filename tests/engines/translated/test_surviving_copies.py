@@ -16,6 +16,7 @@ from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.engines.translated.surviving_copies import (
     DamagedLog,
     MapWithoutLoss,
+    former_positions_end,
     with_loss,
     without_loss,
 )
@@ -35,7 +36,7 @@ from twinlog.kafka.types import (
 from twinlog.kafka.types import Sequence as SequenceNumber
 from twinlog.mirror.offset_runs import Ends, Run
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.sequence_plan import SequencePlan, SourceRun
+from twinlog.mirror.sequence_plan import NOTHING, SequencePlan, SourceRun, Taken
 from twinlog.store.map_chunks import CHUNK_RUNS, MapChunk
 from twinlog.store.offset_records import LostCopies, MapTail, Route, StoredPlan
 
@@ -89,6 +90,8 @@ class MemoryPort:
 RUNS = (Run(Offset(100), Offset(50), 10),)
 CHUNKS = [MapChunk(NAME, 0, Ends(Offset(100), Offset(50)), RUNS)]
 PLANNED: tuple[SourceRun, ...] = ((Offset(110), Offset(114)),)
+POSITIONS_END = Offset(65)
+"""In the lost log, a reader may have been behind 110..113 at 60..63, at 64."""
 
 
 def stored(
@@ -130,7 +133,7 @@ def test_a_log_that_is_shorter_keeps_what_is_left_of_the_map() -> None:
     assert passed.chunks == [MapChunk(NAME, 0, CHUNKS[0].start, (Run(*RUNS[0][:2], 4),))]
     assert passed.position == 110
     assert passed.tail == MapTail(ProducerId(OWN), ProducerEpoch(2), SequenceNumber(3))
-    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), Offset(55))
+    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), POSITIONS_END)
     assert (passed.loss.start, passed.loss.end) == (54, 60)
     assert not passed.dropped
     assert not passed.is_lost
@@ -156,7 +159,7 @@ def test_batches_of_the_plan_that_have_landed_since_are_not_copied_again() -> No
     assert passed.chunks[-1].runs == (Run(*RUNS[0][:2], 4), Run(Offset(110), Offset(55), 2))
     assert passed.position == 112
     assert passed.tail == MapTail(ProducerId(OWN), ProducerEpoch(2), SequenceNumber(11))
-    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), Offset(55))
+    assert passed.lost == LostCopies(Offset(104), Offset(110), Offset(54), POSITIONS_END)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_what_was_copied_behind_an_earlier_loss_is_kept(producer: int) -> None:
     log = [own(50, 4, 0, epoch=1), fence(54), own(55, 2, 0), own(57, 2, 2), fence(59)]
     passed = found(MemoryPort(*log), 59, plan, chunks)
     assert passed.chunks[-1].end == (114, 59)
-    assert passed.lost == LostCopies(Offset(114), Offset(116), Offset(59), Offset(60))
+    assert passed.lost == LostCopies(Offset(114), Offset(116), Offset(59), Offset(62))
 
 
 def test_holes_below_the_last_copy_prove_nothing_about_the_plan() -> None:
@@ -226,7 +229,7 @@ def test_an_empty_log_keeps_the_beginning_of_the_map() -> None:
     passed = found(MemoryPort(fence(0)), 0)
     assert passed.chunks == [MapChunk(NAME, 0, Ends(Offset(100), Offset(0)), ())]
     assert (passed.position, passed.tail, passed.is_lost) == (110, None, False)
-    assert passed.lost == LostCopies(Offset(100), Offset(110), Offset(0), Offset(1))
+    assert passed.lost == LostCopies(Offset(100), Offset(110), Offset(0), POSITIONS_END)
 
 
 def test_where_others_have_written_and_no_copy_is_left_the_map_begins_anew() -> None:
@@ -324,6 +327,23 @@ def test_a_search_goes_on_for_as_long_as_it_gets_on(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Retriable, match=r"cannot read a\.orders-0 from 0 up to 80: read to 62"):
         found(port, 80)
     assert port.reads == 7
+
+
+@pytest.mark.parametrize(
+    ("planned", "taken", "end"),
+    [
+        ((), None, 61),  # it has read all copies, and has committed their end
+        (PLANNED, None, 65),  # and what was sent
+        ((), Taken(NOTHING, Offset(62)), 63),  # and two fences
+        (PLANNED, Taken(NOTHING, Offset(62)), 67),
+    ],
+)
+def test_positions_may_be_behind_all_that_was_sent_and_the_fence(
+    planned: tuple[SourceRun, ...], taken: Taken | None, end: int
+) -> None:
+    """Goal: none of the lost log is taken for one of the log that has taken its place."""
+    plan = replace(stored(planned), taken=taken)
+    assert former_positions_end(plan, Ends(Offset(110), Offset(60))) == end
 
 
 def test_many_losses_become_one() -> None:

@@ -284,11 +284,13 @@ async def _without_loss(
         tail = MapTail(plan.producer_id, plan.epoch, number)
     parts = extended(kept[-1], found.runs)
     behind = search.landed[0].offset if search.landed else Offset(fence + 1)
+    # Brokers delete groups' offsets with a topic: none is of the log of a former one.
+    former_end = Offset(0) if damaged.is_another else former_positions_end(stored, runs.end)
     lost = LostCopies(
         start.source if is_lost else first.source,
         max(stored.plan.recorded.source, runs.end.source),
         min(start.destination, behind) if is_lost else first.destination,
-        behind,
+        max(behind, former_end),
     )
     numbers = {chunk.number for chunk in chunks} - {part.number for part in parts}
     dropped = sorted(number for number in numbers if number > parts[-1].number or is_lost)
@@ -297,6 +299,21 @@ async def _without_loss(
         since = start.destination
     loss = RecordLoss(damaged.key, since, stored.plan.recorded.destination)
     return MapWithoutLoss(parts, dropped, position, tail, lost, loss, is_lost)
+
+
+def former_positions_end(stored: StoredPlan, end: Ends) -> Offset:
+    """Behind the last position that a reader of the partition's copies may have had in a lost log.
+
+    What was sent and is not recorded may have been there, as may the fence of the last owner.
+
+    Args:
+        stored: the partition's last plan.
+        end: where its map ends.
+    """
+    plan, taken = stored.plan, stored.taken
+    log_end = Offset(0) if taken is None else taken.log_end
+    sent = sum(last - first for first, last in plan.runs)
+    return Offset(max(plan.recorded.destination, end.destination, log_end) + sent + 1)
 
 
 def with_loss(losses: Sequence[LostCopies], loss: LostCopies) -> tuple[LostCopies, ...]:

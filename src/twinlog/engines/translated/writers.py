@@ -49,7 +49,11 @@ from twinlog.engines.translated.location import (
 )
 from twinlog.engines.translated.remote_log import RECREATED, LostEnd, read_end
 from twinlog.engines.translated.sequence import PartitionSequence
-from twinlog.engines.translated.surviving_copies import DamagedLog, without_loss
+from twinlog.engines.translated.surviving_copies import (
+    DamagedLog,
+    former_positions_end,
+    without_loss,
+)
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.types import (
     SEQUENCE_MODULUS,
@@ -418,8 +422,9 @@ class FlowWriters:
             raise Retriable(f"cannot read the producers of {wanted.destination}: {refusal}")
         if fence < plan.recorded.destination and self._is_blank(stored) and not outlives:
             # No copy is lost, and groups may have an offset behind the new beginning.
-            at = plan.recorded.source, plan.recorded.source, Offset(fence + 1), Offset(fence + 1)
-            return begun_anew(name, plan.recorded.source, fence, LostCopies(*at))
+            start, begin = plan.recorded.source, Offset(fence + 1)
+            lost_copies = LostCopies(start, start, begin, former_positions_end(stored, chunk.end))
+            return begun_anew(name, start, fence, lost_copies)
         if lost is not None:
             loss = LostEnd(lost, end=plan.recorded.destination)
             return await self._without_loss(wanted, stored, fence, loss)
