@@ -78,10 +78,16 @@ HEAD = MapHead(NAME, ROUTE, Offset(70), 3, 4, Ends(Offset(60), Offset(66)))
         HEAD,
         replace(HEAD, tail="7,1,2,3", lacks_start=True, lost=True),
         replace(HEAD, lacks_start=True, unproven_end=Offset(50)),
+        replace(HEAD, lost_to=Offset(63)),
     ],
 )
 def test_a_record_survives_its_encoding(stored: OffsetRecord) -> None:
     assert decode(*encode(stored)) == stored
+
+
+def test_a_head_that_no_loss_concerns_is_stored_as_before() -> None:
+    _, value = encode(HEAD)
+    assert "lost_to" not in json.loads(value or b"")
 
 
 def test_a_chunk_ends_behind_its_last_run() -> None:

@@ -246,6 +246,9 @@ def _headed(head: MapHead, *chunks: MapChunk) -> StoredOffsets:
         ({"route": ROUTE._replace(topic_id=UUID(int=9))}, False),
         ({"lost": True, "lacks_start": True}, True),
         ({"lacks_start": True, "unproven_end": Offset(4)}, True),
+        ({"lost_to": Offset(9), "lacks_start": True}, True),
+        ({"lost_to": Offset(9), "lost": True}, True),
+        ({"lost_to": Offset(1)}, True),
     ],
 )
 def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
@@ -275,6 +278,9 @@ def test_a_map_with_a_head_is_of_the_topics_that_are_copied(
         assert (recorded.lost, recorded.lacks_start) == (head.lost, head.lacks_start)
         assert recorded.unproven_end == head.unproven_end
         assert recorded.runs.start == (5, 1)
+        # While the partition is FAILED nothing of it is translated, so no place is named.
+        places = ((1, 9),) if head.lost_to == 9 and not head.lost else ()
+        assert recorded.lost_places == places
         assert recorded.follows_another, "the map of its first parts was given up"
         assert recorded_translation([TOPIC], maps).passed == maps.keys()
         assert recorded.runs.runs() == [*chunk.runs]

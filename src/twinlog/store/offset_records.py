@@ -38,7 +38,10 @@
                                                 of the last one; tail: as in the metadata of the
                                                 position that is committed with it; flags:
                                                 lacks_start, lost; unproven_end: the source's offset
-                                                at which it has begun anew, absent if it has not
+                                                at which it has begun anew, absent if it has not;
+                                                lost_to: the destination's offset below which a
+                                                position may be of before copies were lost, absent
+                                                if there is none
     ["part", mirror, topic, partition, number]  a part of such a map, as those of "map"
 
 The topic has as many partitions as `__mirror_state`, and a partition of a flow has its records in
@@ -82,6 +85,7 @@ _WHAT: Final = "a record of __mirror_offsets"
 _PAIR: Final = 2
 _TRIPLE: Final = 3
 _LOSS: Final = 6
+_NO_LOSS: Final = Offset(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class LostCopies(NamedTuple):
     source_end: Offset
     destination_start: Offset
     destination_end: Offset
+    """Up to where new copies follow, or behind the last position in the lost log if that is higher;
+    earlier versions store the former."""
     producer_id: ProducerId = ProducerId(-1)
     epoch: ProducerEpoch = ProducerEpoch(-1)
     """The producer of the first plan behind it; -1 until that is stored. Own batches that are not
@@ -203,6 +209,9 @@ class MapHead:
     unproven_end: Offset = NONE_UNPROVEN
     """The source's offset at which the map has begun anew: what the flow has copied below it may be
     lost. 0: it has not. Versions that do not know it store the head without."""
+    lost_to: Offset = _NO_LOSS
+    """Below it, a position on the destination may be of before copies were lost, those of a former
+    map as well; 0: none may. Versions that do not know it store the head without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,17 +290,18 @@ def encode(record: OffsetRecord) -> tuple[bytes, bytes | None]:
             key, body = ["map", *name, number], _chunk_fields(record)
         case MapPart(chunk):
             key, body = ["part", *chunk.name, chunk.number], _chunk_fields(chunk)
-        case MapHead(name, route, position, first, last, end, tail_text, lacks_start, is_lost, at):
+        case MapHead(name):
             key = ["head", *name]
             body = {
-                "route": _route_fields(route),
-                "position": position,
-                "parts": [first, last],
-                "end": list(end),
-                "tail": tail_text,
-                "lacks_start": lacks_start,
-                "lost": is_lost,
-                **({"unproven_end": at} if at else {}),
+                "route": _route_fields(record.route),
+                "position": record.position,
+                "parts": [record.first, record.last],
+                "end": list(record.end),
+                "tail": record.tail,
+                "lacks_start": record.lacks_start,
+                "lost": record.lost,
+                **({"unproven_end": record.unproven_end} if record.unproven_end else {}),
+                **({"lost_to": record.lost_to} if record.lost_to else {}),
             }
     return encode_json(key), encode_json({"version": _VERSION, **body})
 
@@ -341,6 +351,7 @@ def _head(name: MirrorPartition, body: JsonObject) -> MapHead:
         unproven_end=(
             Offset(body.number("unproven_end")) if body.has("unproven_end") else NONE_UNPROVEN
         ),
+        lost_to=Offset(body.number("lost_to")) if body.has("lost_to") else _NO_LOSS,
     )
 
 

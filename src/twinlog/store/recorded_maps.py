@@ -113,12 +113,16 @@ def _decoded(
         headed = records.whole()
         if (head := headed.head) is None or not _is_of(head.route, topic):
             continue
+        runs = whole_map(headed.parts)
+        start = runs.start.destination
+        goes_on = start < head.lost_to and not head.lost
         maps[name.source] = RecordedMap(
-            whole_map(headed.parts),
+            runs,
             head.position,
             pending=False,
             lacks_start=head.lacks_start,
             lost=head.lost,
+            lost_places=((start, head.lost_to),) if goes_on else (),
             follows_another=head.lacks_start or head.first > 0,
             unproven_end=head.unproven_end,
         )

@@ -267,14 +267,70 @@ def test_a_log_that_is_shorter_begins_the_map_anew() -> None:
     assert known.head.unproven_end == 12, "it stays"
 
 
+def lost_to(known: KnownMap) -> int:
+    assert known.head is not None
+    return known.head.lost_to
+
+
+@pytest.mark.parametrize(
+    ("end", "place", "positions_end"),
+    [
+        # Copies were at 0 to 3, and the marker at 4: a group may have committed 4, or 5.
+        (None, 2, 6),
+        (None, 5, 6),
+        (None, 6, 0),  # what is below the new map is not translated in any case
+        # The map is older than the copies: `__mirror_offsets` has lost its end, too.
+        (9, 2, 11),
+    ],
+)
+def test_a_map_behind_a_loss_knows_where_former_positions_may_be(
+    end: int | None, place: int, positions_end: int
+) -> None:
+    """Goal: a position of before the loss is not translated by copies that have landed since."""
+    log = Log()
+    known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    change = lost_map(known, None if end is None else Offset(end))
+    assert change is not None
+    log.write(change)
+    known = begun(log, 12, place, lacks_start=True)
+    assert lost_to(known) == positions_end
+    behind = position(15, copies(12, (12, 15)))
+    known = log.write(grown_map(NAME, known, behind, landed((place + 1, 3))))
+    assert lost_to(known) == positions_end
+    # Another loss, or another position, does not make it shorter.
+    known = begun(log, 15, place + 1, lacks_start=True)
+    assert lost_to(known) == max(positions_end, place + 6)
+
+
+def test_a_map_that_begins_anew_in_a_whole_log_knows_of_no_loss() -> None:
+    """Goal: what an operator has committed loses no copy."""
+    log = Log()
+    log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
+    assert lost_to(begun(log, 7, 5)) == 0
+
+
+def test_positions_in_a_former_topic_do_not_count() -> None:
+    """Goal: brokers delete groups' offsets with a topic, so all are of the one that is there."""
+    log = Log()
+    grown = grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4)))
+    known = log.write(grown)
+    start = Ends(Offset(12), Offset(0))
+    for route, end in (
+        (ROUTE._replace(topic_id=UUID(int=9)), 0),
+        (ROUTE._replace(source_topic_id=UUID(int=9)), 6),  # the log is the same
+    ):
+        at = replace(position(12), route=route)
+        assert lost_to(new_map(NAME, known, at, start, lacks_start=True).known) == end
+
+
 def test_lost_and_dropped_maps_do_not_go_on() -> None:
     log = Log()
     known = log.write(grown_map(NAME, begun(log), position(12, copies(0, (0, 4))), landed((0, 4))))
-    change = lost_map(known)
+    change = lost_map(known, None)
     assert change is not None
     known = log.write(change)
     assert "lost" in str(breach(known, position(12)))
-    assert lost_map(known) is None
+    assert lost_map(known, None) is None
     change = dropped_map(known)
     assert change is not None
     for record in change.records:
@@ -480,11 +536,11 @@ def test_what_becomes_of_a_map_when_its_partition_is_located(
     change, _ = changes(port, known, position(12), is_mapped=False)
     assert change is not None
     assert change.records == [DroppedPart(NAME, 0), DroppedHead(NAME)]
-    change, _ = changes(port, known, position(12), compared=LostEnd("lost"))
+    change, _ = changes(port, known, position(12), compared=LostEnd("lost", end=Offset(9)))
     assert change is not None
     (head,) = change.records
     assert isinstance(head, MapHead)
-    assert head.lost
+    assert (head.lost, head.lost_to) == (True, 11)
     routed = RoutedLoss(TopicPartition("x", 0), "lost", proved=True)
     assert changes(port, known, position(12), compared=routed) == (None, None)
     assert not port.asked

@@ -27,6 +27,10 @@ of parts. What is below is not translated then (`lacks_start`): its copies are s
 is not known. What was not recorded is never guessed. Unless the flow itself has copied nothing yet,
 they may be lost, too, which the head keeps (`unproven_end`).
 
+A reader of copies that are lost may have committed a position behind that beginning. The copies
+that land there next are others. So the head has where such positions end (`lost_to`): up to there,
+what a group has committed is not translated back.
+
 A flow has no map if what is in a record may route it, or if it has a query or a function
 (`mirror.flow.records_map`): records of others may be between two copies of a partition then. If
 only the topic's name routes, the remote topic is where the records go (mirror/routed_names.py).
@@ -42,7 +46,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from twinlog.engines.ports import DestinationPort
-from twinlog.engines.transactional.positions import is_same_route
+from twinlog.engines.transactional.positions import is_same_log, is_same_route
 from twinlog.engines.transactional.remote_tails import LandedBatches
 from twinlog.engines.transactional.routed_tails import RoutedLoss
 from twinlog.engines.transactional.source_position import SourcePosition
@@ -76,6 +80,8 @@ _BATCH_BYTES: Final = 500_000
 """Of records for `__mirror_offsets`, below the default of `max.message.bytes`."""
 _RECORD_BYTES: Final = 30
 """Of a record besides its key and value, at most."""
+_BEHIND_COPIES: Final = 2
+"""Positions of a reader that has read all copies: at their end, and behind the marker there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +178,29 @@ def new_map(
         tail=_tail(position),
         lacks_start=lacks_start,
         unproven_end=start.source if is_anew else NONE_UNPROVEN,
+        lost_to=_lost_to(known.head, position, start),
     )
     return MapChange(
         [*dropped, MapPart(part), head], KnownMap(head, part, numbers=(lowest, number))
     )
+
+
+def _lost_to(former: MapHead | None, position: SourcePosition, start: Ends) -> Offset:
+    """Up to where positions behind the start of a new map may be of before a loss; 0: nowhere.
+
+    The log of a remote topic that was recreated is another one: brokers delete groups' offsets with
+    a topic.
+    """
+    if former is None or not is_same_log(former.route, position.route):
+        return Offset(0)
+    end = former.lost_to
+    if start.destination <= former.end.destination:
+        end = max(end, _behind(former.end.destination))
+    return end if start.destination < end else Offset(0)
+
+
+def _behind(end: Offset) -> Offset:
+    return Offset(end + _BEHIND_COPIES)
 
 
 def _dropped_parts(name: MirrorPartition, known: KnownMap) -> tuple[Sequence[DroppedPart], int]:
@@ -256,11 +281,19 @@ def _grown_parts(
     return [*parts, MapChunk(last.name, parts[-1].number + 1, parts[-1].end, ())]
 
 
-def lost_map(known: KnownMap) -> MapChange | None:
-    """Note that the target has lost records; None: nothing is to be noted."""
+def lost_map(known: KnownMap, end: Offset | None) -> MapChange | None:
+    """Note that the target has lost records; None: nothing is to be noted.
+
+    Args:
+        known: the map.
+        end: up to where records were copied; None: not known. What the map has may be older, where
+            `__mirror_offsets` has lost its end, too.
+    """
     if known.head is None or known.head.lost:
         return None
-    head = replace(known.head, lost=True)
+    head = known.head
+    copied_to = max(head.end.destination, end or Offset(0))
+    head = replace(head, lost=True, lost_to=max(head.lost_to, _behind(copied_to)))
     return MapChange([head], replace(known, head=head))
 
 
@@ -309,7 +342,7 @@ async def changed_maps(
         known, problem = maps.get(name, NO_MAP), compared[name]
         if isinstance(problem, LostEnd):
             if not isinstance(problem, RoutedLoss):
-                changes[name] = lost_map(known)
+                changes[name] = lost_map(known, problem.end)
         elif is_mapped and (why := breach(known, position)):
             anew[name] = why
     # What is above a high watermark may be lost, and copies land there.

@@ -235,12 +235,13 @@ def _fields(metadata: str) -> dict[str, str]:
 
 def is_same_route(begun: Route, wanted: Route) -> bool:
     """Whether neither topic was recreated or replaced since."""
+    return begun.source_topic_id == wanted.source_topic_id and is_same_log(begun, wanted)
+
+
+def is_same_log(begun: Route, wanted: Route) -> bool:
+    """Whether the remote topic was not recreated or replaced since."""
     ids = {begun.topic_id, wanted.topic_id} - {None}
-    return (
-        begun.source_topic_id == wanted.source_topic_id
-        and begun.topic == wanted.topic
-        and len(ids) < 2
-    )
+    return begun.topic == wanted.topic and len(ids) < 2
 
 
 async def committed_positions(
