@@ -8,7 +8,7 @@ import pytest
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run
+from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, encoded_runs
 from twinlog.mirror.recorded_map import MapAnswer, RecordedMap
 from twinlog.operations.flow_results import Direction, TranslatedOffsets
 from twinlog.operations.offset_translation import FlowOffsets, NoAnswer, TargetLog
@@ -101,6 +101,61 @@ def test_what_is_lost_has_a_reason_where_the_flow_has_gone_on() -> None:
     assert (back.source_offset, back.answer) == (None, MapAnswer.LOST)
     assert "what a reader of this offset has read is not known" in back.text
     assert offsets.to_target(SOURCE, 4).answer is MapAnswer.RECORD
+
+
+AFTER_LOSS = RecordedMap(
+    OffsetRuns(
+        Ends(Offset(0), Offset(40)),
+        [encoded_runs(Ends(Offset(0), Offset(40)), [Run(Offset(10), Offset(50), 8)])],
+    ),
+    Offset(20),
+    pending=False,
+    lost_places=((Offset(45), Offset(56)),),
+)
+"""Copies were at 45 to 54, and are lost; source 10 to 17 are at 50 to 57 since."""
+
+
+@pytest.mark.parametrize("offset", [45, 49, 50, 55])
+def test_a_group_may_have_committed_an_offset_before_copies_there_were_lost(offset: int) -> None:
+    """Goal: a group that goes back to the source skips nothing that it has not read.
+
+    An offset of the log is that of the record which is there now.
+    """
+    offsets = replace(known(), maps={SOURCE: AFTER_LOSS})
+    (back,) = offsets.to_source(REMOTE, offset, of_group=True)
+    assert (back.source_offset, back.answer, back.known) == (None, MapAnswer.LOST, False)
+    assert "the group may have committed this offset before" in back.text
+    (back,) = offsets.to_source(REMOTE, offset)
+    answer = (None, MapAnswer.LOST) if offset < 50 else (offset - 40, MapAnswer.RECORD)
+    assert (back.source_offset, back.answer) == answer
+
+
+@pytest.mark.parametrize(("offset", "place"), [(44, 10), (56, 16), (58, 20)])
+def test_a_groups_offset_outside_of_a_loss_is_exact(offset: int, place: int) -> None:
+    offsets = replace(known(), maps={SOURCE: AFTER_LOSS})
+    assert offsets.to_source(REMOTE, offset, of_group=True) == offsets.to_source(REMOTE, offset)
+    assert offsets.to_source(REMOTE, offset)[0].source_offset == place
+
+
+def test_a_group_offset_that_is_none_keeps_its_reason() -> None:
+    offsets = replace(known(), maps={SOURCE: AFTER_LOSS})
+    (back,) = offsets.to_source(REMOTE, NoAnswer(MapAnswer.NO_RECORD, "none"), of_group=True)
+    assert (back.answer, back.text) == (MapAnswer.NO_RECORD, "none")
+
+
+@pytest.mark.parametrize("lost", [AFTER_LOSS, offset_map(lost=True)])
+def test_what_one_topic_has_lost_concerns_all_in_the_same_log(lost: RecordedMap) -> None:
+    """Goal: the other one's next copies have landed in front of where the group was."""
+    shared = FlowOffsets(
+        names={SOURCE: REMOTE, OTHER: REMOTE},
+        maps={SOURCE: lost, OTHER: offset_map(destination=60)},
+        bounds={REMOTE: WHOLE},
+        gone={},
+    )
+    for offset, is_lost in ((55, True), (63, lost.lost)):
+        answers = [one.answer for one in shared.to_source(REMOTE, offset, of_group=True)]
+        assert (answers[1] is MapAnswer.LOST) == is_lost
+        assert shared.to_source(REMOTE, offset)[1].answer is not MapAnswer.LOST
 
 
 def test_behind_the_last_record_is_the_logs_end() -> None:

@@ -87,8 +87,8 @@ class RecordedMap:
     lost_sources: tuple[tuple[Offset, Offset], ...] = ()
     """Offsets `[start, end)` of the source whose copies are lost; the map goes on behind them."""
     lost_places: tuple[tuple[Offset, Offset], ...] = ()
-    """Where these copies were, up to where new ones follow. A position there may be of before the
-    loss, or of after it."""
+    """Where these copies were: up to where new ones follow, or further, behind the end of those
+    that are lost. A position there may be of before the loss, or of after it."""
     follows_another: bool = False
     """Whether a former map may have been given up for it: offsets that it gave may be too high."""
     unproven_end: Offset = NONE_UNPROVEN
@@ -107,6 +107,13 @@ class RecordedMap:
         """
         firsts = [self.runs.start.source, *(start for start, _ in self.lost_sources)]
         return min(firsts) if self.lacks_start else Offset(0)
+
+    def may_precede_loss(self, offset: int) -> bool:
+        """Whether a position on the destination may be of before copies there were lost.
+
+        Its reader has read other records then than those that the map has below it.
+        """
+        return any(start <= offset < end for start, end in self.lost_places)
 
     def to_destination(self, offset: int) -> OffsetAnswer:
         """Where the destination has this offset of the source.
@@ -131,7 +138,9 @@ class RecordedMap:
         return OffsetAnswer(MapAnswer.NOT_COPIED, None, end.source)
 
     def to_source(self, offset: int) -> OffsetAnswer:
-        """Which offset of the source this offset of the destination is.
+        """Which offset of the source this offset of the destination is, in the log as it is now.
+
+        Of a position that may be of before a loss, see `may_precede_loss`.
 
         Args:
             offset: on the destination, 0 or more, and not behind the log's end when the map was
@@ -146,7 +155,7 @@ class RecordedMap:
         run = self.runs.at_destination(offset)
         if run is not None and run.destination <= offset:
             return OffsetAnswer(MapAnswer.RECORD, run.source_of(offset), Offset(offset))
-        if any(first <= offset < last for first, last in self.lost_places):
+        if self.may_precede_loss(offset):
             return OffsetAnswer(MapAnswer.LOST, None, Offset(offset))
         if run is not None:
             return OffsetAnswer(MapAnswer.NEXT, run.source, run.destination)

@@ -291,6 +291,9 @@ class FlowAdmin:
     ) -> TranslatedOffsets:
         """Translate offsets of one partition by the recorded map; the source is not asked.
 
+        Back to the source, an offset is that of the record which is there now: what a group has
+        committed may be of before a loss (`translate_group`).
+
         Args:
             flow: its name.
             topic: the source's topic, or the target's if the direction is TO_SOURCE; likewise the
@@ -319,6 +322,8 @@ class FlowAdmin:
         from_checkpoints: bool = False,
     ) -> TranslatedOffsets:
         """Translate all offsets that a consumer group has committed on the side of the question.
+
+        Back to the source, those that may be of before the target has lost copies are `LOST`.
 
         Args:
             flow: its name.
@@ -349,7 +354,9 @@ class FlowAdmin:
             except Retriable as error:
                 error.hint = joined(error.hint, _IF_DEAD)
                 raise
-        translated = await self._translated(mirror, topics, _each(questions), direction)
+        translated = await self._translated(
+            mirror, topics, _each(questions), direction, of_group=True
+        )
         return replace(translated, group=group)
 
     async def translate_timestamp(
@@ -425,6 +432,8 @@ class FlowAdmin:
         topics: Sequence[MirrorTopic],
         questions: Questions,
         direction: Direction,
+        *,
+        of_group: bool = False,
     ) -> TranslatedOffsets:
         asked = {partition.topic for partition in questions}
         side = [topic for topic in topics if _name_on(topic, direction) in asked]
@@ -435,7 +444,7 @@ class FlowAdmin:
                 if direction is Direction.TO_TARGET:
                     results.append(known.to_target(partition, offset))
                 else:
-                    results += known.to_source(partition, offset)
+                    results += known.to_source(partition, offset, of_group=of_group)
         return TranslatedOffsets(flow=flow.name, direction=direction, offsets=tuple(results))
 
 

@@ -17,7 +17,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
 from twinlog.mirror.settings import KIND, TRANSACTIONAL
 from twinlog.operations.flow_results import Direction, TranslatedOffset
@@ -44,6 +44,10 @@ Question = int | NoAnswer
 _LOST: Final = (
     "the target has lost records that were copied (the partition is FAILED), and may have others "
     "at their offsets"
+)
+_OF_BEFORE_LOSS: Final = (
+    "the target has lost copies, and the group may have committed this offset before: what it has "
+    "read is not known"
 )
 _UNMAPPED: Final = "no map of this partition is recorded yet, or it has lost its last part"
 _TEXTS: Final[Mapping[tuple[Direction, MapAnswer], str]] = {
@@ -126,19 +130,36 @@ class FlowOffsets:
             text = joined(text, f"deleted on the target, whose log starts at {bounds.start}")
         return _translated(source, question, target, found, text)
 
-    def to_source(self, target: TopicPartition, question: Question) -> list[TranslatedOffset]:
+    def to_source(
+        self, target: TopicPartition, question: Question, *, of_group: bool = False
+    ) -> list[TranslatedOffset]:
         """Which offsets of the source an offset of the target's partition is.
 
         Several of the source's partitions may be copied to one of the target: one result for each.
+
+        Args:
+            target: the partition.
+            question: an offset of it.
+            of_group: whether a group has committed it, so that it may be of before a loss.
         """
         sources = sorted(source for source, name in self.names.items() if name == target)
         if not sources:
             reason = NoAnswer(MapAnswer.NOT_IN_FLOW, "the flow copies nothing to this partition")
             return [_translated(None, reason, target, question)]
-        return [self._to_source(source, target, question) for source in sources]
+        # What one of them has lost, the log has lost for all: their next copies landed below.
+        is_doubtful = (
+            of_group
+            and not isinstance(question, NoAnswer)
+            and any(
+                offset_map.lost or offset_map.may_precede_loss(question)
+                for source in sources
+                if (offset_map := self.maps.get(source)) is not None
+            )
+        )
+        return [self._to_source(one, target, question, is_doubtful) for one in sources]
 
     def _to_source(
-        self, source: TopicPartition, target: TopicPartition, question: Question
+        self, source: TopicPartition, target: TopicPartition, question: Question, is_doubtful: bool
     ) -> TranslatedOffset:
         if isinstance(question, NoAnswer):
             return _translated(source, question, target, question)
@@ -152,8 +173,12 @@ class FlowOffsets:
         if question > bounds.end:
             text = f"the target's log ends at {bounds.end}"
             return _translated(source, NoAnswer(MapAnswer.BEHIND_LOG, text), target, question)
-        found = offset_map.to_source(question)
-        text = _text(Direction.TO_SOURCE, found, offset_map)
+        if is_doubtful:
+            found = OffsetAnswer(MapAnswer.LOST, None, Offset(question))
+            text = _OF_BEFORE_LOSS
+        else:
+            found = offset_map.to_source(question)
+            text = _text(Direction.TO_SOURCE, found, offset_map)
         if found.offset is None:
             return _translated(source, NoAnswer(found.answer, text), target, question)
         return _translated(source, found, target, question, text)

@@ -4,15 +4,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from clients import client
+from clients import client, patient
+from confluent_kafka import TopicPartition as Place
 from lane_processes import lanes
-from lost_logs import copied, failed, lose, write
+from librdkafka_tools import commit, consumer
+from lost_logs import copied, copy_four, failed, lose, write
 from stored_flows import losses
 from transformed_flows import new_flow
 from waiting import SECONDS, until
 from whole_logs import read_whole_log
 
 from conftest import Pair
+from twinlog import MirrorAdmin
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.recorded_map import MapAnswer
@@ -149,3 +152,71 @@ def test_a_flow_that_passes_losses_goes_on(
         until(lambda: losses(pair, mirror)[0].times == 0, SECONDS, "another owner's count")
     lines = "".join(log.read_text() for log in tmp_path.glob("*.log"))
     assert "going on at source offset 4 without the copies of [2, 4)" in lines
+
+
+def places_back(pair: Pair, flow: str, *groups: str) -> list[tuple[MapAnswer, int | None]]:
+    """Where `twinlog flows translate --to-source` has the only offset of each group."""
+
+    async def ask() -> list[tuple[MapAnswer, int | None]]:
+        async with MirrorAdmin(patient(pair.destination.bootstrap_servers)) as admin:
+            results = [
+                await admin.flows.translate_group(flow, group, Direction.TO_SOURCE)
+                for group in groups
+            ]
+        return [(one.answer, one.source_offset) for result in results for one in result.offsets]
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, (MapAnswer.RECORD, 1)),
+        # The map begins anew behind the loss.
+        (
+            {"transaction.producer": "true", "twinlog.offset.map": "true"},
+            (MapAnswer.BEFORE_START, None),
+        ),
+    ],
+    ids=["plans", "transactions"],
+)
+def test_what_a_group_has_committed_before_a_loss_is_not_translated_back(
+    fragile: LocalCluster,
+    kafka: LocalCluster,
+    tmp_path: Path,
+    settings: dict[str, str],
+    kept: tuple[MapAnswer, int | None],
+) -> None:
+    """Goal: a group that goes back to the source skips nothing that it has not read.
+
+    The copies of later records are at its offset by then, also at the one behind all copies.
+    """
+    pair = Pair(kafka, fragile)
+    mirror, topic = new_flow(pair, {"twinlog.data.loss": "continue", **settings})
+    servers, remote = fragile.bootstrap_servers, f"a.{topic}"
+    with lanes(servers, tmp_path) as nodes:
+        nodes.start("node")
+        copy_four(pair, topic)
+        before = offsets_of(pair, remote)
+        with consumer(servers, topic) as reader:
+            _, end = reader.get_watermark_offsets(Place(remote, 0), timeout=SECONDS)
+        groups = [f"{topic}-{name}" for name in ("kept", "lost", "behind")]
+        for group, offset in zip(groups, (before[b"1"], before[b"3"], end), strict=True):
+            commit(servers, group, remote, {0: offset})
+        exact = [(MapAnswer.RECORD, 1), (MapAnswer.RECORD, 3), (MapAnswer.END, 4)]
+        until(lambda: places_back(pair, mirror, *groups) == exact, SECONDS, "the map")
+        lose(fragile, TopicPartition(remote, 0), 2)
+        later = [str(number) for number in range(4, 16)]
+        write(kafka.bootstrap_servers, topic, *later)
+        copied(pair, topic, 0, "0", "1", *later)
+        after = offsets_of(pair, remote)
+        assert after[b"4"] <= end < after[b"15"]
+        last = f"{topic}-last"
+        commit(servers, last, remote, {0: after[b"15"]})
+        lost = (MapAnswer.LOST, None)
+        until(
+            lambda: places_back(pair, mirror, *groups, last),
+            SECONDS,
+            "answers behind the loss",
+            good=lambda found: found == [kept, lost, lost, (MapAnswer.RECORD, 15)],
+        )
