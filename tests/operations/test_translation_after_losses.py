@@ -48,7 +48,7 @@ def after_loss() -> FlowOffsets:
     lost = lost_map(KnownMap(head, former, None, (0, 0)), Offset(1000))
     assert lost is not None
     start = Ends(Offset(1000), Offset(920))
-    begun = new_map(NAME, lost.known, position(1000), start, lacks_start=True)
+    begun = new_map(NAME, lost.known, position(1000), start, lacks_start=True, is_anew=True)
     tail = tail_of_batch(980, 100, (7, 1), Sequence(0))
     copies = Copies(Offset(1000), [(Offset(1000), Offset(1100))], 0, 1)
     written = replace(position(1100), tail=tail, copies=copies)

@@ -320,7 +320,7 @@ def test_positions_in_a_former_topic_do_not_count() -> None:
         (ROUTE._replace(source_topic_id=UUID(int=9)), 6),  # the log is the same
     ):
         at = replace(position(12), route=route)
-        assert lost_to(new_map(NAME, known, at, start, lacks_start=True).known) == end
+        assert lost_to(new_map(NAME, known, at, start, lacks_start=True, is_anew=True).known) == end
 
 
 def test_lost_and_dropped_maps_do_not_go_on() -> None:
