@@ -110,6 +110,7 @@ class Flow:
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
         monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
+        monkeypatch.setattr(group_readings, "list_offsets", self._listed)
         monkeypatch.setattr(topic_identity, "known_topics", self._known)
         for module in (unlisted_groups, group_readings):
             monkeypatch.setattr(module, "group_offsets", self._group_offsets)
