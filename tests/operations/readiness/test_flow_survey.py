@@ -76,6 +76,8 @@ class RecordedFlow(CopiedTopic):
         librdkafka_tools.write(self.target, self.remote, librdkafka_tools.simple(count + SHIFT))
         length = count if recorded is None else recorded
         start = START._replace(source=Offset(begin))
+        if plan_fields.get("behind_another"):  # others' copies are in front of it
+            start = start._replace(destination=Offset(SHIFT))
         run = Run(start.source, Offset(SHIFT), length)
 
         async def store(cluster: KafkaCluster) -> None:
