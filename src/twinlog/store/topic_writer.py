@@ -154,7 +154,7 @@ class TransactionalWriter:
     ) -> dict[TopicPartition, int]:
         """Do everything before EndTxn. A failure is aborted, now or by the next `fence`."""
         groups = _by_partition(entries)
-        await self._wait_for_quotas(groups)
+        await wait_for_quotas(self._cluster, groups, _LANE)
         try:
             answers = await add_partitions_to_txn(
                 self._cluster,
@@ -184,14 +184,6 @@ class TransactionalWriter:
         return self._cluster.needing(
             "WRITE", f"the topic {topics} and the transactional id {self.transactional_id}"
         )
-
-    async def _wait_for_quotas(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for throttles before the transaction: within it, they could outlast its timeout."""
-        for leader in (await self._cluster.leaders(partitions)).values():
-            if isinstance(leader, Leader):
-                connection = self._cluster.connected(leader.node_id, _LANE)
-                if connection is not None and connection.throttled:
-                    await connection.ready(self._cluster.config.request_timeout)
 
     async def _produce(
         self, producer: ProducerId, groups: Mapping[TopicPartition, list[Entry]]
@@ -380,6 +372,21 @@ def _batch(
         epoch=NO_EPOCH if producer is None else producer.epoch,
         sequence=sequence,
     )
+
+
+async def wait_for_quotas(
+    cluster: KafkaCluster, partitions: Collection[TopicPartition], lane: Lane
+) -> None:
+    """Wait for throttles before a transaction: within it, they could outlast its timeout.
+
+    Raises:
+        Retriable: not now.
+    """
+    for leader in (await cluster.leaders(partitions)).values():
+        if isinstance(leader, Leader):
+            connection = cluster.connected(leader.node_id, lane)
+            if connection is not None and connection.throttled:
+                await connection.ready(cluster.config.request_timeout)
 
 
 async def send_batches(

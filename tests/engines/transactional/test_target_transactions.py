@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import librdkafka_tools
 import pytest
@@ -10,9 +11,11 @@ from batch_builders import record
 from clients import client
 from remote_topics import records
 
+from twinlog.engines.transactional import transactions as transactions_module
 from twinlog.engines.transactional.transactions import (
     TargetTransactions,
     TransactionContent,
+    TransactionOutlasted,
     TransactionRefused,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -21,7 +24,7 @@ from twinlog.kafka.errors import Fenced, Retriable
 from twinlog.kafka.groups.offsets import Committed, commit_offsets, committed_offsets
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import Encoded, build
-from twinlog.kafka.requests.transactions import TransactionOffset
+from twinlog.kafka.requests.transactions import TransactionOffset, transaction_state
 from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 
@@ -225,6 +228,67 @@ def test_a_former_owner_commits_nothing_any_more(any_kafka: LocalCluster, topic:
 
     asyncio.run(run())
     assert [value for _, value in records(any_kafka, topic)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("at", ["produce", "offsets", "end"])
+def test_a_transaction_that_outlasts_its_timeout_is_told_from_a_takeover(
+    any_kafka: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Goal: with whatever request it is met, nothing of it counts, and the next one is smaller."""
+    librdkafka_tools.make_topic(any_kafka.bootstrap_servers, topic)
+    key, sent = TopicPartition(topic, 0), 0
+    content = TransactionContent(
+        batches={key: batches("a", "b")}, offsets={topic: {key: OFFSET}}, source_bytes=1000
+    )
+    send_batches, send_offsets = (
+        getattr(transactions_module, name) for name in ("send_batches", "send_offsets_to_txn")
+    )
+
+    async def run() -> None:
+        async with client(any_kafka) as cluster:
+            writer = TargetTransactions(cluster, topic, lambda: None, timeout_ms=1000)
+            # Else it would end the transaction itself.
+            monkeypatch.setattr(writer.size, "is_late", lambda _: False)
+
+            async def rolled_back() -> None:
+                while await transaction_state(cluster, topic) in {"Ongoing", "PrepareEpochFence"}:
+                    await asyncio.sleep(0.1)
+
+            async def send(*args: Any, **how: Any) -> Any:
+                nonlocal sent
+                sent += 1
+                if sent == 2 and at == "produce":
+                    await rolled_back()
+                return await send_batches(*args, **how)
+
+            async def offsets(*args: Any, **how: Any) -> Any:
+                if at == "offsets":
+                    await rolled_back()
+                return await send_offsets(*args, **how)
+
+            async def before_commit() -> None:
+                if at == "end":
+                    await rolled_back()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(transactions_module, "send_batches", send)
+                patch.setattr(transactions_module, "send_offsets_to_txn", offsets)
+                await writer.fence()
+                async with asyncio.timeout(120):
+                    with pytest.raises(
+                        TransactionOutlasted, match=r"transaction\.timeout\.ms is 1000"
+                    ):
+                        await writer.write(replace(content, before_commit=before_commit))
+            assert not writer.ready
+            assert writer.size.bytes == 250
+            await writer.fence()
+            assert await positions(cluster, topic, key) == {}
+            await writer.write(replace(content, batches={key: batches("c")}))
+            await writer.fence()
+            assert (await positions(cluster, topic, key))[key].offset == OFFSET.offset
+
+    asyncio.run(run())
+    assert [value for _, value in records(any_kafka, topic)] == ["c"]
 
 
 def test_nothing_is_sent_without_a_lease(kafka: LocalCluster, topic: str) -> None:

@@ -47,8 +47,9 @@ def test_a_transaction_takes_batches_and_the_gaps_between_them() -> None:
     queue.offer([first, gap(15, 16), second, gap(18, 20)])
     held = queue.queued_bytes
     assert queue.take(1) == ([first], 16)
-    assert not queue.has_data
+    assert (queue.has_data, queue.taken_bytes) == (False, first.held)
     queue.released()
+    assert queue.taken_bytes == 0
     assert (queue.take(1 << 20), queue.position, queue.mirrored_end) == (
         ([first, second], 20),
         20,
@@ -57,6 +58,7 @@ def test_a_transaction_takes_batches_and_the_gaps_between_them() -> None:
     queue.offer([data(20, 21)])
     assert queue.queued_bytes > held
     queue.committed(Offset(20))
+    assert queue.taken_bytes == 0
     assert (queue.mirrored_end, queue.recorded, queue.has_data) == (20, 20, True)
     assert queue.take(1)[1] == 21
     queue.committed(Offset(21))

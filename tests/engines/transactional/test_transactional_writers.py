@@ -71,8 +71,15 @@ from twinlog.store.topic_reader import ControlRecord
 
 REMOTE = TopicPartition("A.t", 0)
 NAME = MirrorPartition("m", "t", 0)
+
+
+async def _no_leaders(_: object) -> Mapping[TopicPartition, object]:
+    return {}
+
+
 CLUSTER: Any = SimpleNamespace(
     name="destination",
+    leaders=_no_leaders,
     metadata=EMPTY,
     brokers_time=SimpleNamespace(now_ms=lambda: 0),
 )

@@ -28,21 +28,23 @@ from twinlog.engines.transactional.partition_output import (
     Taken,
     TransactionalPartition,
     copied_to,
+    note_too_large,
     partition_output,
     position_behind,
     route_mismatch,
     route_of,
     seen_by_transforms,
+    taken_now,
 )
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
 from twinlog.engines.transactional.source_position import SourcePosition, ToBegin
-from twinlog.engines.transactional.transactions import TransactionRefused
+from twinlog.engines.transactional.transactions import TransactionOutlasted, TransactionRefused
 from twinlog.engines.transactional.writers import Outdated, TransactionalWriters
 from twinlog.engines.translated.engine import BaseFlowEngine
 from twinlog.engines.translated.location import NotLocated
-from twinlog.engines.translated.partitions import TOO_LARGE, FlowStage
+from twinlog.engines.translated.partitions import FlowStage
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -66,8 +68,6 @@ log = logging.getLogger(__name__)
 
 _RECORD_S: Final = 1.0
 """How old the committed position may be while offsets without a record are passed over."""
-_LEAST_BYTES: Final = 64 * 1024
-"""Of each partition in a transaction with many."""
 _STOP_POLL_S: Final = 0.1
 """How soon a partition that is to be stopped ends a query of Spark's."""
 
@@ -310,7 +310,8 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 for key, built in output.batches.items():
                     batches[key] += built
             if positions:
-                written = await writers.write(batches, positions)
+                source_bytes = sum(queue.taken_bytes for _, queue in taken)
+                written = await writers.write(batches, positions, source_bytes)
                 self._committed(taken, outputs)
                 for partition, queue in taken:
                     position = written[partition.name]
@@ -318,7 +319,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         except TransactionRefused as error:
             causes = {key: str(refusal) for key, refusal in error.refusals.items()}
             self._partitions_of = {}  # not cleared: another write may be looking at it
-            _note_too_large(taken, outputs, error.refusals, self._flow.now())
+            note_too_large(taken, outputs, error.refusals, self._flow.now())
             self._refused(taken, outputs, causes)
         except QueryUnusable as error:
             for partition, queue in partitions:
@@ -334,10 +335,22 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             self._flow.changed.set()
 
     def _failed(self, partitions: Taken, error: TwinlogError) -> None:
+        if isinstance(error, TransactionOutlasted):
+            log.warning(
+                "flow %s, state partition %d: %s; its %d bytes are copied again, up to %d at once",
+                self._mirror,
+                partitions[0][0].assignment.state_partition,
+                error,
+                sum(queue.taken_bytes for _, queue in partitions),
+                partitions[0][0].writers.size.bytes,
+            )
         for partition, queue in partitions:
             if partition.sequence is not queue:
                 continue
-            if isinstance(error, Outdated):
+            if isinstance(error, TransactionOutlasted):
+                partition.outlasted = str(error)
+                self._flow.news.add(partition.assignment.state_partition)
+            if isinstance(error, Outdated | TransactionOutlasted):
                 self._flow.locate_again(partition, str(error))
             else:
                 self._flow.trouble(partition, f"a transaction has failed: {error}")
@@ -351,12 +364,13 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             QueryUnusable: the transform by Spark cannot be applied to any record.
             TwinlogError: not now.
         """
-        share = max(self._flow.settings.produce_max_bytes // len(partitions), _LEAST_BYTES)
-        taken = {partition.name: queue.take(share) for partition, queue in partitions}
-        data = {partition: taken[partition.name][0] for partition, _ in partitions}
+        taken = taken_now(partitions, partitions[0][0].writers.size)
+        data = {p: taken[p.name][0] for p, _ in partitions if p.name in taken}
         results = await self._transformed(data, rules)
         outputs: dict[MirrorPartition, PartitionOutput] = {}
         for partition, queue in partitions:
+            if partition.name not in taken:
+                continue
             batches, end = taken[partition.name]
             result = results[partition.name]
             if isinstance(result, CorruptBatch):
@@ -532,7 +546,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         for partition, queue in taken:
             output = outputs[partition.name]
             queue.committed(output.end)
-            partition.failures, partition.recorded_at = 0, now
+            partition.failures, partition.recorded_at, partition.outlasted = 0, now, None
             if output.failure is not None:
                 self._stuck_at(partition, queue, RecordFailure(output.end, output.failure))
             elif partition.stage is not FlowStage.COPYING and partition.sequence is queue:
@@ -576,17 +590,3 @@ def _available(dataframes: DataFrames | None) -> DataFrames:
     if dataframes is None:
         raise QueryUnusable("this process cannot start Spark for twinlog.transform.*")
     return dataframes
-
-
-def _note_too_large(
-    taken: Taken,
-    outputs: Mapping[MirrorPartition, PartitionOutput],
-    refusals: Mapping[TopicPartition, Refusal],
-    now: float,
-) -> None:
-    """Build smaller batches of the partitions whose records are refused as too large."""
-    refused = [key for key, refusal in refusals.items() if refusal.code in TOO_LARGE]
-    for partition, _ in taken:
-        batches = [one for key in refused for one in outputs[partition.name].batches.get(key, ())]
-        if batches:
-            partition.note_too_large(max(batch.header.length for batch in batches), now)

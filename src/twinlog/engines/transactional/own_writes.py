@@ -27,6 +27,26 @@ def by_remote(begun: Begun) -> Mapping[TopicPartition, Collection[MirrorPartitio
     return names
 
 
+def newly_shared(
+    batches: Collection[TopicPartition],
+    own: Collection[TopicPartition],
+    shared: Collection[TopicPartition],
+    begun: Begun,
+) -> set[TopicPartition]:
+    """Partitions that get their first records of others than those that are copied to them.
+
+    Where these are in the same transaction, their tails are behind all of its records.
+
+    Args:
+        batches: partitions that a transaction writes to.
+        own: the remote partitions of those that it has.
+        shared: see `own_ids`.
+        begun: what has begun in the state partition.
+    """
+    routed = {*batches}.difference(own, shared)
+    return routed.intersection(by_remote(begun)) if routed else set()
+
+
 def own_ids(
     tails: Mapping[TopicPartition, RemoteTail],
     producer_ids: Collection[int],

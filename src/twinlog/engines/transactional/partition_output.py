@@ -6,11 +6,14 @@ from typing import NamedTuple
 from twinlog.engines.transactional.outputs import Outputs, RecordFailure
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.source_position import Copies, SourcePosition
+from twinlog.engines.transactional.transaction_size import TransactionSize
 from twinlog.engines.transactional.writers import TransactionalWriters
-from twinlog.engines.translated.partitions import FlowPartition
+from twinlog.engines.translated.partitions import TOO_LARGE, FlowPartition
+from twinlog.kafka.errors import Refusal
 from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.replication_policy import ReplicationPolicy
 from twinlog.mirror.routed_names import RoutedPolicy, name_for_transforms
@@ -33,6 +36,33 @@ class PartitionOutput(NamedTuple):
     """Why the record at `end` cannot be transformed."""
     sources: Sequence[SourceRun] | None = None
     """See `Outputs`; None: no map is recorded."""
+
+
+def taken_now(
+    partitions: Taken, size: TransactionSize
+) -> Mapping[MirrorPartition, tuple[list[Data], Offset]]:
+    """What a transaction takes of these partitions: of all of them, unless it has to be small."""
+    waiting = [partition.name for partition, queue in partitions if queue.has_data]
+    chosen, share = size.chosen(waiting)
+    return {
+        partition.name: queue.take(share)
+        for partition, queue in partitions
+        if partition.name in chosen or not queue.has_data
+    }
+
+
+def note_too_large(
+    taken: Taken,
+    outputs: Mapping[MirrorPartition, PartitionOutput],
+    refusals: Mapping[TopicPartition, Refusal],
+    now: float,
+) -> None:
+    """Build smaller batches of the partitions whose records are refused as too large."""
+    refused = [key for key, refusal in refusals.items() if refusal.code in TOO_LARGE]
+    for partition, _ in taken:
+        batches = [one for key in refused for one in outputs[partition.name].batches.get(key, ())]
+        if batches:
+            partition.note_too_large(max(batch.header.length for batch in batches), now)
 
 
 def partition_output(

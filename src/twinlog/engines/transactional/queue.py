@@ -50,6 +50,8 @@ class TransactionalQueue:
         self.recorded = position
         """The committed position."""
         self.queued_bytes = 0
+        self.taken_bytes = 0
+        """Of `queued_bytes`, those in a transaction."""
         self._pieces: deque[Piece] = deque()
         self._taken = 0  # the first pieces, which are in a transaction
 
@@ -94,11 +96,12 @@ class TransactionalQueue:
                 size += piece.held
             end = piece.end
             self._taken += 1
+        self.taken_bytes = size
         return taken, end
 
     def released(self) -> None:
         """Note that the transaction was aborted: its batches are next again."""
-        self._taken = 0
+        self._taken = self.taken_bytes = 0
         self._skip_gaps()
 
     def committed(self, end: Offset) -> None:
@@ -107,7 +110,7 @@ class TransactionalQueue:
             piece = self._pieces.popleft()
             if isinstance(piece, Data):
                 self.queued_bytes -= piece.held
-        self._taken = 0
+        self._taken = self.taken_bytes = 0
         self.recorded = end
         # A gap may have been passed meanwhile, if nothing but a position was in the transaction.
         self.mirrored_end = max(self.mirrored_end, end)

@@ -15,22 +15,32 @@ the offsets of the transaction are pending, and a reader that accepts this gets 
 It ends in one of three ways:
 
 - it is committed;
-- it is refused, and read_committed readers will see nothing of it (`TransactionRefused`, `Fenced`);
+- it is refused, or has outlasted its timeout, and read_committed readers will see nothing of it
+  (`TransactionRefused`, `TransactionOutlasted`, `Fenced`);
 - its outcome is unknown (`Disconnected`): the committed positions tell.
 
 After anything but the first, the id has to be fenced again.
+
+The coordinator rolls back a transaction that is open for longer than its timeout, under a newer
+epoch. So what follows is refused with the codes of a takeover by another owner
+(tests/engines/transactional/test_target_transactions.py). A transaction that was open for less was
+not rolled back so. One that takes too long is ended before, and the next one is smaller
+(transaction_size.py).
 
 A transaction that fails is ended by InitProducerId. Its markers have a newer epoch, so what is held
 in the network is refused then. The markers of EndTxn would have the same epoch.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twinlog.engines.transactional.remote_tails import LandedBatches, tail_of_batch
+from twinlog.engines.transactional.transaction_size import TransactionSize
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.pool import Lane
 from twinlog.kafka.client.retries import BeforeSend
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
@@ -59,10 +69,17 @@ from twinlog.store.topic_writer import (
     ALL,
     WRITE_TRIES,
     send_batches,
+    wait_for_quotas,
 )
 from twinlog.store.transactional_id import TRANSACTION_TIMEOUT_MS, TransactionalId
 
 _LANE: Final = "transactions"
+_LANE_BEHIND: Final = "transactions behind"
+"""A broker that throttles the producer of the batches before holds up this connection later only:
+within the transaction, the throttle could outlast its timeout."""
+_USUAL_BYTES: Final = 4 * 1024 * 1024
+_EPOCH_RAISED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+"""How brokers refuse an epoch of the id that is not the newest one any more."""
 _OFFSETS_BYTES: Final = 500_000
 """Of the offsets of a request, by Kafka's default of `message.max.bytes` (1 MB)."""
 _OFFSET_BYTES: Final = 60
@@ -75,6 +92,10 @@ class TransactionRefused(Retriable):
     def __init__(self, refusals: Mapping[TopicPartition, Refusal], message: str) -> None:
         super().__init__(message)
         self.refusals = refusals
+
+
+class TransactionOutlasted(Retriable):
+    """It was rolled back by its timeout, or ended before; nothing of it is committed."""
 
 
 GroupOffsets = Mapping[str, Mapping[TopicPartition, TransactionOffset]]
@@ -100,6 +121,7 @@ class TransactionContent:
     `offsets_behind` gives more offsets, by what of each partition has landed. `batches_behind` does
     so for more batches, which go to the partitions of `partitions_behind`; it is called before.
     `before_commit` is called when all of it has landed; an error from it ends the transaction.
+    `source_bytes`: of the batches of the source that it has.
     """
 
     batches: Batches = field(default_factory=dict)
@@ -108,6 +130,7 @@ class TransactionContent:
     batches_behind: Callable[[Landed], Batches] = _none
     partitions_behind: Collection[TopicPartition] = ()
     before_commit: Callable[[], Awaitable[None]] = _nothing
+    source_bytes: int = 0
 
 
 class TargetTransactions:
@@ -117,14 +140,28 @@ class TargetTransactions:
         cluster: the target.
         transactional_id: the id.
         before_send: called before each request; an exception from it ends the call.
+        max_bytes: the usual bound of what a transaction has of the source.
+        timeout_ms: `transaction.timeout.ms`.
     """
 
     def __init__(
-        self, cluster: KafkaCluster, transactional_id: str, before_send: BeforeSend
+        self,
+        cluster: KafkaCluster,
+        transactional_id: str,
+        before_send: BeforeSend,
+        *,
+        max_bytes: int = _USUAL_BYTES,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> None:
+        self.size = TransactionSize(max_bytes, timeout_ms / 1000)
+        """How much of the source the next transaction may have."""
         self._cluster = cluster
         self._before_send = before_send
-        self._id = TransactionalId(cluster, transactional_id, before_send=before_send)
+        self._timeout_ms = timeout_ms
+        self._start = 0.0  # of the last transaction, by the loop's clock
+        self._id = TransactionalId(
+            cluster, transactional_id, timeout_ms=timeout_ms, before_send=before_send
+        )
 
     @property
     def ready(self) -> bool:
@@ -145,9 +182,27 @@ class TargetTransactions:
         """Write all of it, or nothing.
 
         Raises:
-            TransactionRefused, Fenced, Disconnected, Retriable, UserError: see the module.
+            TransactionRefused, TransactionOutlasted, Fenced, Disconnected, Retriable, UserError:
+                see the module.
         """
+        for lane, partitions in (
+            (_LANE, content.batches),
+            (_LANE_BEHIND, content.partitions_behind),
+        ):
+            await wait_for_quotas(self._cluster, partitions, lane)
         producer = await self._id.begin()
+        self._start, committed = asyncio.get_running_loop().time(), False
+        try:
+            await self._whole(producer, content)
+            committed = True
+        except Fenced as error:
+            if error.code not in _EPOCH_RAISED:
+                raise
+            raise self._rolled_back(error) from error
+        finally:
+            self.size.ended(content.source_bytes, self._open_s, committed=committed)
+
+    async def _whole(self, producer: ProducerId, content: TransactionContent) -> None:
         try:
             await self._prepare(producer, content)
         except Fenced:
@@ -157,7 +212,7 @@ class TargetTransactions:
                 await init_producer_id(
                     self._cluster,
                     self._id.name,
-                    timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    timeout_ms=self._timeout_ms,
                     timeout=ABORT_TIMEOUT,
                     before_send=self._before_send,
                 )
@@ -176,7 +231,7 @@ class TargetTransactions:
             )
             self._check(partitions, answers)
         landed = await self._produce(producer, content.batches)
-        await self._produce(producer, content.batches_behind(landed))
+        await self._produce(producer, content.batches_behind(landed), _LANE_BEHIND)
         all_offsets = {**content.offsets, **content.offsets_behind(landed)}
         for group, offsets in all_offsets.items():
             for portion in _portions(group, offsets):
@@ -191,12 +246,42 @@ class TargetTransactions:
                 self._check(refusals, refusals)
         await content.before_commit()
 
-    async def _produce(self, producer: ProducerId, content: Batches) -> Landed:
-        """Append batches, in order in each partition."""
+    @property
+    def _open_s(self) -> float:
+        """For how long the last transaction was open, at most."""
+        return asyncio.get_running_loop().time() - self._start
+
+    @property
+    def _of_timeout(self) -> str:
+        return f"after {self._open_s:.1f} s, and transaction.timeout.ms is {self._timeout_ms}"
+
+    def _rolled_back(self, error: Fenced) -> TwinlogError:
+        """Why the epoch of a transaction was raised."""
+        if self._open_s * 1000 < self._timeout_ms:
+            text = f"{error.message}: another owner has raised the epoch {self._of_timeout}"
+            return Fenced(text, code=error.code)
+        return TransactionOutlasted(
+            f"{error.message}: the coordinator has rolled the transaction back by its timeout: it "
+            f"was refused {self._of_timeout}",
+            code=error.code,
+        )
+
+    async def _produce(self, producer: ProducerId, content: Batches, lane: Lane = _LANE) -> Landed:
+        """Append batches, in order in each partition.
+
+        Raises:
+            TransactionOutlasted: the transaction is late.
+        """
         landed: dict[TopicPartition, LandedBatches] = {}
-        for batches in _rounds(content):
+        rounds = _rounds(content)
+        for number, batches in enumerate(rounds):
+            if number and self.size.is_late(self._open_s):
+                raise TransactionOutlasted(
+                    f"the transaction of {self._id.name} was ended {self._of_timeout}: {number} of "
+                    f"{len(rounds)} batches of a partition had landed, one after another"
+                )
             numbers = {p: self._id.numbers(p, b.header.num_records) for p, b in batches.items()}
-            data = {p: _whole(batch, producer, numbers[p]) for p, batch in batches.items()}
+            data = {p: _numbered(batch, producer, numbers[p]) for p, batch in batches.items()}
             results = await send_batches(
                 self._cluster,
                 data,
@@ -204,7 +289,7 @@ class TargetTransactions:
                 transactional_id=self._id.name,
                 tries=WRITE_TRIES,
                 before_send=self._before_send,
-                lane=_LANE,
+                lane=lane,
             )
             self._check(data, results)
             for key, batch in batches.items():
@@ -241,7 +326,7 @@ class TargetTransactions:
             raise TransactionRefused(causes or refusals, f"{first} refuses a write: {refusal}")
 
 
-def _whole(batch: Encoded, producer: ProducerId, sequence: SequenceNumber) -> bytes:
+def _numbered(batch: Encoded, producer: ProducerId, sequence: SequenceNumber) -> bytes:
     header = patched_header(
         batch.header,
         batch.records,
@@ -255,10 +340,12 @@ def _whole(batch: Encoded, producer: ProducerId, sequence: SequenceNumber) -> by
 
 def _rounds(
     batches: Mapping[TopicPartition, Sequence[Encoded]],
-) -> Iterator[dict[TopicPartition, Encoded]]:
+) -> list[dict[TopicPartition, Encoded]]:
     """One batch of each partition at a time: a Produce request has no more."""
-    for number in range(max(map(len, batches.values()), default=0)):
-        yield {p: each[number] for p, each in batches.items() if number < len(each)}
+    return [
+        {p: each[number] for p, each in batches.items() if number < len(each)}
+        for number in range(max(map(len, batches.values()), default=0))
+    ]
 
 
 def _portions(

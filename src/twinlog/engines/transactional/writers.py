@@ -39,7 +39,7 @@ from twinlog.engines.transactional.losses import (
     report_stored,
     unsettled,
 )
-from twinlog.engines.transactional.own_writes import by_remote, own_ids
+from twinlog.engines.transactional.own_writes import by_remote, newly_shared, own_ids
 from twinlog.engines.transactional.position_maps import (
     NO_MAP,
     KnownMap,
@@ -79,6 +79,7 @@ from twinlog.engines.transactional.source_position import (
     behind,
     by_group,
 )
+from twinlog.engines.transactional.transaction_size import TransactionSize
 from twinlog.engines.transactional.transactions import (
     Batches,
     Landed,
@@ -124,7 +125,10 @@ class TransactionalWriters:
         self._port = port
         self._beginnings: Beginnings  # from `open` on
         self._transactions = TargetTransactions(
-            lane.destination, f"{lane.id_prefix}.{number}.transactions", self._permit
+            lane.destination,
+            f"{lane.id_prefix}.{number}.transactions",
+            self._permit,
+            max_bytes=lane.settings.produce_max_bytes,
         )
         self._begun: Mapping[MirrorPartition, BegunPartition] | None = None  # None: to be read
         self._outdated = False  # others may have deleted some of it: it is read again
@@ -147,6 +151,11 @@ class TransactionalWriters:
     def id(self) -> int:
         """The producer id, as of `open`."""
         return self._producer_id
+
+    @property
+    def size(self) -> TransactionSize:
+        """How much of the source a transaction may have."""
+        return self._transactions.size
 
     @property
     def must_be_taken_over(self) -> bool:
@@ -489,8 +498,9 @@ class TransactionalWriters:
         self,
         batches: Mapping[TopicPartition, list[Encoded]],
         positions: Mapping[MirrorPartition, SourcePosition],
+        source_bytes: int = 0,
     ) -> Mapping[MirrorPartition, SourcePosition]:
-        """Write batches and the positions behind them in one transaction.
+        """Write batches, of so many bytes of the source, and the positions behind them at once.
 
         Returns:
             The positions as they are committed, with the tails behind what has landed.
@@ -498,6 +508,7 @@ class TransactionalWriters:
         Raises:
             Outdated: a partition was located before the last fence, or there has to be another one.
             TransactionRefused: partitions refuse it; nothing is committed.
+            TransactionOutlasted: it has taken too long; nothing is committed.
             Fenced: another owner has taken over.
             Retriable, UserError: each partition is to be located again.
         """
@@ -506,7 +517,8 @@ class TransactionalWriters:
             if not self._transactions.ready or located - {self._fences}:
                 raise Outdated("the transactional id was fenced, or has to be, since the location")
             written, maps = dict(positions), self._maps_to_write(positions)
-            shared = self._newly_shared(batches, positions)
+            own = [one.remote for one in positions.values()]
+            shared = newly_shared(batches, own, self._shared, self._begun or {})
             records = self._records([*map(SharedPartition, sorted(shared))])
             metadata = self._lane.destination.metadata
 
@@ -532,6 +544,7 @@ class TransactionalWriters:
                     batches_behind=batches_behind,
                     partitions_behind=[self._log] if maps else [],
                     offsets_behind=lambda _: by_group(self._lane.id_prefix, written),
+                    source_bytes=source_bytes,
                 )
             )
             self._maps |= {name: one.known for name, one in maps.items()}
@@ -559,19 +572,6 @@ class TransactionalWriters:
             else:
                 maps[name] = MapChange((), known)
         return maps
-
-    def _newly_shared(
-        self,
-        batches: Collection[TopicPartition],
-        positions: Mapping[MirrorPartition, SourcePosition],
-    ) -> set[TopicPartition]:
-        """Partitions that get their first records of others than those that are copied to them.
-
-        Where these are in the same transaction, their tails are behind all of its records.
-        """
-        own = {one.remote for one in positions.values()}
-        routed = {*batches} - own - self._shared
-        return routed.intersection(by_remote(self._begun or {})) if routed else set()
 
     async def seal(
         self, partitions: Mapping[MirrorPartition, Sealing]

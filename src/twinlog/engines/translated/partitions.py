@@ -145,6 +145,8 @@ class FlowPartition(Generic[W, Q]):
     """Why nothing is written just now, or nothing is read as the source has no leader."""
     silence: str | None = None
     """Why the source answers without records, although it has offsets (suspects.py)."""
+    outlasted: str | None = None
+    """Why its last transaction was not committed in time, until one is, or nothing is missing."""
     read_at: float = 0.0
     """When it may be read again if it is `blocked`: what it held was dropped."""
     built_bytes: int | None = None
@@ -302,7 +304,7 @@ class FlowPartition(Generic[W, Q]):
         if self.sequence is None:
             self.behind_since = None
         elif self.sequence.mirrored_end >= self.source_stable:
-            self.behind_since = None
+            self.behind_since = self.outlasted = None
             if self.held_back == LACKS_REPLICAS:  # the source has compacted what was refused
                 self.refusals, self.held_back = 0, None
         elif self.behind_since is None:
@@ -320,7 +322,7 @@ class FlowPartition(Generic[W, Q]):
             state_partition=self.assignment.state_partition,
             state=self.state,
             reason=self.reason,
-            held_back=self.held_back or self.silence,
+            held_back=self.held_back or self.outlasted or self.silence,
             source_end=self.source_end,
             source_last_stable=self.source_stable,
             mirrored_end=mirrored,
