@@ -216,7 +216,7 @@ def test_a_flow_to_a_slow_target_makes_progress(
             assert warnings[0].startswith("flow flow, state partition 0: ")
             assert "transaction.timeout.ms is 30000" in warnings[0]
             assert re.search(
-                r"; its 1048\d{3} bytes are copied again, up to 262\d{3} at a", warnings[0]
+                r"; its 1048\d{3} bytes are copied again, up to 262\d{3} at once", warnings[0]
             )
             reasons = [one for one in held_back if one is not None]
             assert all("transaction.timeout.ms is 30000" in one for one in reasons)
