@@ -17,3 +17,10 @@ ASSIGNMENT: Final = Assignment(
     destination_topic_id=None,
     compacted=False,
 )
+IN_TRANSACTIONS: Final = {
+    "mirror.kind": "transactional",
+    "mirror.flow.source.cluster.alias": "a",
+    "mirror.flow.target.cluster.alias": "b",
+    "mirror.flow.transaction.producer": "true",
+}
+"""Properties of a flow in transactions."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from batch_builders import record
-from flow_assignment import ASSIGNMENT
+from flow_assignment import ASSIGNMENT, IN_TRANSACTIONS
 from stored_beginnings import MemoryBeginnings
 
 from model.loop import run
@@ -37,12 +37,6 @@ from twinlog.mirror.plan import Data
 from twinlog.store import transactional_id
 
 TIMEOUT_S = 30.0
-FLOW = {
-    "mirror.kind": "transactional",
-    "mirror.flow.source.cluster.alias": "a",
-    "mirror.flow.target.cluster.alias": "b",
-    "mirror.flow.transaction.producer": "true",
-}
 
 
 class SlowTarget:
@@ -167,7 +161,7 @@ def test_a_flow_to_a_slow_target_makes_progress(
 
     async def body(_: object) -> None:
         engine = TransactionalEngine("flow", lane, None, port, observe=lambda *_: None)
-        engine.configure(FLOW)
+        engine.configure(IN_TRANSACTIONS)
         assert engine._rules is not None
         writers = TransactionalWriters(0, lane, port)
         engine.start(writers, [ASSIGNMENT, second], lease_s=0.0)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from batch_builders import record
-from flow_assignment import ASSIGNMENT
+from flow_assignment import ASSIGNMENT, IN_TRANSACTIONS
 
 from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
@@ -99,12 +99,6 @@ def test_a_position_of_a_former_flow_is_no_beginning() -> None:
     asyncio.run(body())
 
 
-IN_TRANSACTIONS = {
-    "mirror.kind": "transactional",
-    "mirror.flow.source.cluster.alias": "a",
-    "mirror.flow.target.cluster.alias": "b",
-    "mirror.flow.transaction.producer": "true",
-}
 WITH_MAP = {**IN_TRANSACTIONS, "mirror.flow.twinlog.offset.map": "true"}
 
 
