@@ -34,7 +34,7 @@ class TransactionSize:
     def __init__(self, max_bytes: int, timeout_s: float) -> None:
         self.bytes = max_bytes
         """The present bound; at least one batch is taken in any case."""
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._turns = 0
 
@@ -58,13 +58,13 @@ class TransactionSize:
 
         The rest of the timeout is for what is in flight.
         """
-        return self.bytes > LEAST_BYTES and seconds > self.timeout_s * 2 / 3
+        return self.bytes > LEAST_BYTES and seconds > self._timeout_s * 2 / 3
 
     def ended(self, size: int, seconds: float, *, committed: bool) -> None:
         """Note how long a transaction with so many bytes took."""
         if not size:
             return
-        if seconds > self.timeout_s / 3:
+        if seconds > self._timeout_s / 3:
             self.bytes = max(min(self.bytes, size) // (2 if committed else 4), 1)
-        elif committed and seconds < self.timeout_s / 12:
+        elif committed and seconds < self._timeout_s / 12:
             self.bytes = min(max(self.bytes, size) * 2, self._max_bytes)
