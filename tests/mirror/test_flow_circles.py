@@ -6,6 +6,7 @@ from twinlog.mirror.flow_circles import Circle, find_circle
 from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 
 IDENTITY = "replication.policy.class = IdentityReplicationPolicy\n"
+SEPARATOR = "A->B.replication.policy.separator = __\n"
 
 
 def circle(flows: str, text: str = "") -> Circle | None:
@@ -41,6 +42,12 @@ MESH = " ".join(f"{a}->{b}" for a in "ABCDEF" for b in "ABCDEF" if a != b)
         ("A->B B->A", f"{IDENTITY}A->B.topics =\n"),
         # What A gets back of its own it gets once: B knows itself in the name.
         ("A->B B->A", "A->B.source.cluster.alias = X\n"),
+        (
+            "A->B B->A",
+            f"{SEPARATOR}A->B.topics = a\nA->B.heartbeats.replication.enabled = false\n",
+        ),
+        # B->A does not know A__heartbeats for a heartbeats topic.
+        ("A->B B->A", f"{SEPARATOR}A->B.topics = a\nB->A.topics = b\n"),
         ("us.west->us.east", ""),
         ("us.west->us.east us.east->us.west", "replication.policy.separator = _\n"),
     ],
@@ -90,6 +97,11 @@ STRIPPED = """
             "A->B B->A",
             "".join(map(STRIPPED.format, ("A->B", "B->A"))),
             Circle(("A->B", "B->A"), "A", ("orders", "orders", "orders")),
+        ),
+        (
+            "A->B B->A",
+            f"{SEPARATOR}A->B.topics = orders\n",
+            Circle(("A->B", "B->A"), "A", ("heartbeats", "A__heartbeats", "B.A__heartbeats")),
         ),
         (
             "A->B B->C C->A",

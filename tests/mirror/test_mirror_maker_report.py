@@ -119,6 +119,18 @@ def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:
     assert "orders of A becomes A.orders, then A.orders" in reported(text + one_way).warnings[0]
 
 
+def test_a_circle_of_heartbeats_alone_has_other_advice() -> None:
+    """Goal: different topics do not end it, as heartbeats are copied whatever `topics` is."""
+    separator = "A->B.topics = orders\nA->B.replication.policy.separator = __\n"
+    (warning,) = reported(HEADER + "B->A.enabled = true\n" + separator).warnings
+    assert "(heartbeats of A becomes A__heartbeats, then B.A__heartbeats)" in warning
+    assert (
+        "set heartbeats.replication.enabled=false for those whose topics do not match it, or"
+        in warning
+    )
+    assert "different topics" not in warning
+
+
 def test_group_offsets_without_checkpoints_are_a_warning() -> None:
     text = HEADER + "sync.group.offsets.enabled=true\nemit.checkpoints.enabled=false\n"
     assert "no effect without checkpoints" in reported(text).warnings[0]

@@ -9,6 +9,9 @@ So a topic is sent round the flows, with the policies and settings that they hav
 
 A way that arrives at the same topic of the same cluster again is a circle, and so is one that has
 come further than all clusters and `_HOPS`. Nothing is sent beyond: names grow with each hop.
+
+`heartbeats` is sent, too: flows copy it also if `topics` does not match it, so they may form a
+circle for it although they have different topics.
 """
 
 import re
@@ -20,7 +23,12 @@ from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, routed_topics
 from twinlog.mirror.mirror_maker_file import Flow
-from twinlog.mirror.replication_policy import SOURCE_ALIAS, has_properties_of_its_own, policy_of
+from twinlog.mirror.replication_policy import (
+    HEARTBEATS,
+    SOURCE_ALIAS,
+    has_properties_of_its_own,
+    policy_of,
+)
 from twinlog.mirror.routed_names import routed_policy
 
 EXAMPLE_TOPIC: Final = "orders"
@@ -44,6 +52,11 @@ class Circle(NamedTuple):
     """Where the example begins."""
     names: tuple[str, ...]
     """What a topic becomes on the first way round, from its own name on."""
+
+    @property
+    def of_heartbeats(self) -> bool:
+        """Whether the example is `heartbeats`, which flows copy whatever their topics are."""
+        return self.names[0] == HEARTBEATS
 
 
 class _TopicPlace(NamedTuple):
@@ -72,7 +85,7 @@ def find_circle(flows: Collection[Flow]) -> Circle | None:
     copies = 0
     found: set[str] = set()
     first: tuple[str, tuple[str, ...]] | None = None
-    for topic in [EXAMPLE_TOPIC, *examples]:
+    for topic in [EXAMPLE_TOPIC, HEARTBEATS, *examples]:
         for cluster in clusters:
             walk = _TopicWalk(rules, len(clusters))
             if copies < _MAX_ALL_COPIES:

@@ -173,11 +173,16 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
                 "(emit.checkpoints.enabled, emit.offset-syncs.enabled), as in MirrorMaker 2"
             )
     if (circle := find_circle(mirroring)) is not None:
+        apart = "give them different topics"
+        if circle.of_heartbeats:
+            apart = (
+                "set heartbeats.replication.enabled=false for those whose topics do not match it"
+            )
         yield (
             f"flows {', '.join(circle.flows)} form a circle: what they copy comes back to them, "
             f"and is copied again and again ({circle.names[0]} of {circle.cluster} becomes "
-            f"{', then '.join(circle.names[1:])}); give them different topics, or "
-            "DefaultReplicationPolicy and aliases without the separator"
+            f"{', then '.join(circle.names[1:])}); {apart}, or give all of them "
+            "DefaultReplicationPolicy with one separator, and aliases without it"
         )
 
 
