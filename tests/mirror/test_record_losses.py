@@ -14,7 +14,7 @@ LOG = TopicPartition("a.orders", 2)
         (3, 8, 5, "a.orders-2, offsets [3, 8)"),
         (None, 8, None, "a.orders-2, offsets up to 8, from an unknown one on"),
         (None, None, None, "a.orders-2, an unknown number of offsets"),
-        (3, None, None, "a.orders-2, offsets from 3 on, up to an unknown one"),
+        (3, None, None, "a.orders-2, offsets from 3 on, if there were any"),
         (9, 8, 0, "a.orders-2, offsets [9, 8)"),
     ],
 )

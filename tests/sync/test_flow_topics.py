@@ -16,6 +16,7 @@ from sync_contexts import snapshot_of, sync_context
 from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
+from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
@@ -27,7 +28,7 @@ from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
-from twinlog.sync import configs, flow_begins, flow_topics, topic_identity
+from twinlog.sync import configs, flow_begins, flow_topics, recreated_sources, topic_identity
 from twinlog.sync.base import run_sync
 from twinlog.sync.flow_topics import SEARCH_S, FlowChanges, FlowConfigs, FlowTopics
 
@@ -252,23 +253,41 @@ def test_a_topic_is_not_recreated_while_a_broker_of_the_source_shows_it(
 
 
 @pytest.mark.parametrize(
-    ("row", "text"),
+    ("known", "level", "text"),
     [
-        (None, "t1-0, an unknown number of offsets"),
-        ((), "t1-0, an unknown number of offsets"),
-        ((-1, -1), "t1-0, an unknown number of offsets"),
-        ((20, -1), "t1-0, offsets up to 20, from an unknown one on"),
-        ((20, 15), "t1-0, offsets [15, 20) at least"),
-        ((20, 20), "t1-0, offsets from 20 on, up to an unknown one"),
+        ((None, None), "WARNING", "lost, if there were any (t1-0: unknown what was copied)"),
+        (((), 9), "WARNING", "lost, if there were any (t1-0: copied up to offset 9 at least)"),
+        (((), -1), "WARNING", "lost, if there were any (t1-0: unknown what was copied)"),
+        (
+            ((-1, -1), 9),
+            "WARNING",
+            "lost, if there were any (t1-0: copied up to offset 9 at least)",
+        ),
+        # Its owner has found the new topic, and does not copy: the end may be the new one's.
+        (
+            ((20, -1), 9),
+            "WARNING",
+            "lost, if there were any (t1-0: copied up to offset 9 at least)",
+        ),
+        (((20, 15), 9), "ERROR", "lost (lost: t1-0, offsets [15, 20) at least)"),
+        (((20, 15), 18), "ERROR", "lost (lost: t1-0, offsets [18, 20) at least)"),
+        (((20, 0), -1), "ERROR", "lost (lost: t1-0, offsets [0, 20) at least)"),
+        (((20, 15), 20), "WARNING", "lost, if there were any (t1-0: copied up to offset 20 at"),
+        (((20, 20), 9), "WARNING", "lost, if there were any (t1-0: copied up to offset 20 at"),
     ],
 )
 def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    row: tuple[int, ...] | None,
+    known: tuple[tuple[int, ...] | None, int | None],
+    level: str,
     text: str,
 ) -> None:
-    """Goal: with `twinlog.data.loss=continue` as well, a loss is reported with its range."""
+    """Goal: with `twinlog.data.loss=continue` as well, a loss is reported with its range.
+
+    Without a record that is known to be lost, it is no error, and nothing is said to be lost.
+    """
+    row, recorded = known
     flow = Flow(monkeypatch, **{"twinlog.data.loss": "continue"})
     flow.ids = {"t1": UUID(int=1)}
     flow.add("t1")
@@ -276,6 +295,14 @@ def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
     flow.ids["t1"] = UUID(int=9)
     counted: list[tuple[str, str, int]] = []
     sync = FlowTopics(lambda: 0.0, lambda *count: counted.append(count))
+
+    async def read_ends(_: object, topics: list[MirrorTopic]) -> dict[TopicPartition, int]:
+        if recorded is None:
+            raise UserError("__mirror_offsets was deleted")
+        assert topics == [topic]
+        return {} if recorded < 0 else {TopicPartition("t1", 0): recorded}
+
+    monkeypatch.setattr(recreated_sources, "read_ends", read_ends)
 
     class Store:
         broken = True
@@ -309,7 +336,9 @@ def test_a_recreated_topic_is_counted_and_logged_with_what_was_not_copied(
     store.broken = False
     asyncio.run(run_sync(sync, context))
     assert counted == [("m", "SourceTopicRecreated", 1)]
-    assert f"is lost ({text})" in caplog.text
+    last = [record for record in caplog.records if "recreated" in record.message][-1]
+    assert last.levelname == level
+    assert f"records of the former topic that were not copied are {text}" in last.message
 
 
 class Growing(Flow):

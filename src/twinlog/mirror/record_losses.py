@@ -21,7 +21,7 @@ class RecordLoss(NamedTuple):
     start: Offset | None
     """Where the loss begins; None: not known."""
     end: Offset | None
-    """Where it ends; None: not known."""
+    """Where it ends; None: not known, nor whether there was a record at `start`."""
     at_least: bool = False
     """Whether more may be lost. Below `start` on the target: the log ends there, and others may
     have written in place of copies, too. Behind `end` on the source, as far as it was known."""
@@ -41,7 +41,7 @@ class RecordLoss(NamedTuple):
         if self.start is None:
             return f"{self.log}, offsets up to {self.end}, from an unknown one on"
         if self.end is None:
-            return f"{self.log}, offsets from {self.start} on, up to an unknown one"
+            return f"{self.log}, offsets from {self.start} on, if there were any"
         return f"{self.log}, offsets [{self.start}, {self.end}){' at least' * self.at_least}"
 
 

@@ -23,7 +23,6 @@ from twinlog.kafka.requests.topics import (
     topic_names,
     topic_resource,
 )
-from twinlog.kafka.types import Offset
 from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.flow_creation import copied_to
 from twinlog.lifecycle.flow_selection import select_again, unselected
@@ -37,8 +36,6 @@ from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import agreed_changes, remote_changes, shortened
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
-from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import (
     ConfigChanges,
@@ -49,11 +46,11 @@ from twinlog.mirror.topic_configs import (
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.shared_remotes import copied_twice, other_copies
 from twinlog.store.snapshot import shared_topics
-from twinlog.store.status_records import PartitionStatus
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs
 from twinlog.sync.flow_begins import FlowBegins, Offsets, followed, grown
+from twinlog.sync.recreated_sources import log_recreated
 from twinlog.sync.topic_identity import recreated_topics
 from twinlog.sync.topics import Room
 from twinlog.sync.unsettled_configs import UnsettledConfigs, by_reason
@@ -295,15 +292,7 @@ class FlowTopics(Sync[FlowChanges]):
                 log.info("flow %s: %s %s copied to %s", context.name, name, how, remote)
         self._tell_refused(context.name, refused)
         if difference.recreated:
-            ends = await _ends(context, difference.recreated)
-            for topic in difference.recreated:
-                log.error(
-                    "flow %s: %s was deleted and recreated on the source: what was not copied of "
-                    "the former topic is lost (%s); copying the new one from its beginning",
-                    context.name,
-                    topic.topic,
-                    few([ends[name] for name in topic.mirror_partitions]),
-                )
+            await log_recreated(context, difference.recreated)
             await context.store.change(
                 lambda now: [
                     replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
@@ -379,29 +368,6 @@ async def _go_on(context: SyncContext, clusters: FlowClusters, topic: MirrorTopi
         await clusters.takeover.check_copied(ends)
     if not await select_again(context.store, context.mirror, topic):
         raise Retriable("the flow was changed meanwhile", topic=topic.topic)
-
-
-async def _ends(
-    context: SyncContext, topics: Collection[MirrorTopic]
-) -> Mapping[MirrorPartition, str]:
-    """Which offsets of recreated topics were not copied, as far as their owners have reported."""
-    names = [name for topic in topics for name in topic.mirror_partitions]
-    try:
-        statuses, _ = await context.store.statuses()
-    except TwinlogError as error:  # the topics are recreated all the same
-        log.info("flow %s: what was not copied is not known: %s", context.name, error)
-        statuses = {}
-    rows = {row.partition: row for status in statuses.values() for row in status.partitions}
-    return {name: _not_copied(name, rows.get(name)) for name in names}
-
-
-def _not_copied(name: MirrorPartition, row: PartitionStatus | None) -> str:
-    if row is None or row.source_end < 0:
-        return RecordLoss(name.source, None, None).text
-    start = None if row.mirrored < 0 else Offset(row.mirrored)
-    if start is not None and start >= row.source_end:
-        return RecordLoss(name.source, start, None).text
-    return RecordLoss(name.source, start, Offset(row.source_end), at_least=True).text
 
 
 async def _note_begins(context: SyncContext, begins: Mapping[str, Offsets]) -> None:

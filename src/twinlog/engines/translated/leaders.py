@@ -99,7 +99,7 @@ class FlowLeaders(Generic[W, Q]):
             end = None if sequence is None else Offset(sequence.destination_end)
             loss = RecordLoss(partition.destination, None, end)
             self._flow.note_losses(partition, [loss])
-        elif counts and not self._flow.passes_lost:
+        elif counts:
             self._flow.note_source_recreated(partition)
         self._flow.fail(partition, reason, transient=False)
 

@@ -475,15 +475,24 @@ class FlowPartitions(Generic[W, Q]):
         partition.counted = (start, end) if is_other else (min(start, first), max(end, last))
 
     def note_source_recreated(self, partition: FlowPartition[W, Q]) -> None:
-        """Count what was not copied of a source's topic that was deleted and recreated."""
+        """Log and count what was not copied of a source's topic that was deleted and recreated.
+
+        Where the flow goes on, only records that are known to be lost are logged: a node counts the
+        topic, and logs all that is recorded of it (`FlowTopics`).
+        """
         start = None if partition.copied_to < 0 else partition.copied_to
         known_end = min(partition.source_end, partition.read_end)
         end = None if known_end < 0 else Offset(known_end)
         if start is not None and end is not None and end <= start:
             end = None  # it may have had more than was last known
         loss = RecordLoss(partition.source, start, end, at_least=end is not None)
-        log.error("%s: the source topic was recreated, and lost: %s", partition.name, loss.text)
-        self._note_source_loss(partition, loss)
+        if loss.offsets:
+            log.error("%s: the source topic was recreated, and lost: %s", partition.name, loss.text)
+        elif not self.passes_lost:
+            text = "%s: the source topic was recreated, and may have lost records: %s"
+            log.warning(text, partition.name, loss.text)
+        if not self.passes_lost:
+            self._note_source_loss(partition, loss)
 
     def _note_source_loss(self, partition: FlowPartition[W, Q], loss: RecordLoss) -> None:
         partition.source_losses = partition.source_losses.with_loss(loss)
