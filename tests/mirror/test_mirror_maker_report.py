@@ -140,6 +140,8 @@ def test_text_that_is_not_ascii_is_a_warning() -> None:
     assert reported(HEADER + "topics = \xe9\n").warnings == (
         "line 5 is not ASCII: it is read as ISO-8859-1, as Java does",
     )
+    # Java's escape is ASCII, and has one meaning.
+    assert reported(HEADER + "topics = \\u00fc\n").warnings == ()
 
 
 def test_only_flows_to_the_given_clusters() -> None:

@@ -232,5 +232,5 @@ def _policy_errors(flows: Collection[Flow]) -> Iterable[str]:
 
 def _encoding_warnings(file: MirrorMakerFile) -> Iterable[str]:
     for item in file.properties:
-        if not (item.key + item.value).isascii():
+        if not item.is_ascii:
             yield f"line {item.line} is not ASCII: it is read as ISO-8859-1, as Java does"

@@ -24,6 +24,8 @@ class Property:
     """The number of its first line, from 1. 0: it is in no file."""
     key: str
     value: str
+    is_ascii: bool = True
+    """Whether it is written in ASCII, as an escape is whatever its character is."""
 
 
 def parse_lines(text: str) -> tuple[Property, ...]:
@@ -39,7 +41,8 @@ def parse_lines(text: str) -> tuple[Property, ...]:
     try:
         for element in javaproperties.parse(text):
             if isinstance(element, javaproperties.KeyValue):
-                properties.append(Property(line, element.key, element.value))
+                is_ascii = element.source.isascii()
+                properties.append(Property(line, element.key, element.value, is_ascii))
             line += _line_ends(element.source)
     except ValueError as error:
         raise UserError(f"line {line} is no valid line of a properties file: {error}") from error
