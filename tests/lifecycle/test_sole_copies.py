@@ -34,7 +34,7 @@ from twinlog.store.offset_log import StoredOffsets
 from twinlog.store.offset_records import BegunPartition, Route
 from twinlog.store.snapshot import Snapshot
 
-CLUSTER = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None)))
+CLUSTER = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None), cluster_id="target"))
 NAMES = ("a-to-b", "c-to-b")
 """Two aliases of one cluster."""
 IDENTITY = {"enabled": "true", "replication.policy.class": "IdentityReplicationPolicy"}
@@ -327,6 +327,27 @@ def test_a_flow_that_would_copy_a_topic_again_is_not_created(clusters: Store) ->
     with pytest.raises(UserError, match=TWICE):
         asyncio.run(create_flow(CLUSTER, "d", "b", flow("d-to-b").source))
     assert clusters.version == 0
+
+
+@pytest.mark.parametrize("cluster_id", ["s", "t"])
+def test_a_flow_from_a_cluster_to_itself_is_refused_before_anything_is_created(
+    clusters: Store, monkeypatch: pytest.MonkeyPatch, cluster_id: str
+) -> None:
+    """Goal: the user's aliases are named, and no control topic is left behind."""
+    created: list[str] = []
+
+    async def create_control_topics(*_: object) -> None:
+        created.append("control topics")
+        raise UserError("this far")
+
+    monkeypatch.setattr(flow_creation, "create_control_topics", create_control_topics)
+    clusters.records.clear()
+    target = cast("Any", SimpleNamespace(cluster_id=cluster_id))
+    expected = "^d and b are the same cluster: s;" if cluster_id == "s" else "this far"
+    properties = flow("d-to-b", topics="of-no-topic").source
+    with pytest.raises(UserError, match=expected):
+        asyncio.run(create_flow(target, "d", "b", properties))
+    assert len(created) == (cluster_id != "s")
 
 
 def created_flows(monkeypatch: pytest.MonkeyPatch) -> list[str]:

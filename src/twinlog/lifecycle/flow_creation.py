@@ -197,12 +197,12 @@ async def create_flow(
 
     Raises:
         MirrorRefused: INVALID_MIRROR_NAME; MIRROR_ALREADY_EXISTS if it may not be replaced.
-        UserError: a setting is wrong, a cluster refuses the client, or the name belongs to a mirror
-            of another kind; MirrorMaker 2 has copied a topic, and `twinlog.takeover` is `refuse`,
-            or it is running; topics of the flow would have other remote names than before, or
-            another flow copies them to the same topics; two topics of a new flow in transactions
-            would have one remote topic; or a new flow that routes records would copy again what a
-            former one of this name has copied (`former_routes`).
+        UserError: a setting is wrong, a cluster refuses the client, both are the same one, or the
+            name belongs to a mirror of another kind; MirrorMaker 2 has copied a topic, and
+            `twinlog.takeover` is `refuse`, or it is running; topics of the flow would have other
+            remote names than before, or another flow copies them to the same topics; two topics of
+            a new flow in transactions would have one remote topic; or a new flow that routes
+            records would copy again what a former one of this name has copied (`former_routes`).
         Retriable: a cluster is unreachable.
     """
     name = flow_name(source, target)
@@ -210,7 +210,7 @@ async def create_flow(
     mirrors = snapshot.mirrors
     stored = mirrors.get(name)
     if stored is None:
-        await _check_new(destination, snapshot, name, properties)
+        await _check_new(destination, snapshot, (source, target), properties)
         topics = topics or ControlTopics()
         if not any(mirror.kind in FLOW_KINDS for mirror in mirrors.values()):
             # Only for the first one: where flows exist, a topic that is missing was lost.
@@ -256,12 +256,27 @@ async def create_flow(
 
 
 async def _check_new(
-    destination: KafkaCluster, snapshot: Snapshot, name: str, properties: Mapping[str, str]
+    destination: KafkaCluster,
+    snapshot: Snapshot,
+    aliases: tuple[str, str],
+    properties: Mapping[str, str],
 ) -> None:
-    """Refuse a flow before it is stored, if it may not begin (`FlowTakeover.check`)."""
+    """Refuse a flow before anything is created, if it may not begin (`FlowTakeover.check`).
+
+    Args:
+        destination: the target.
+        snapshot: what is stored there.
+        aliases: of the source and the target.
+        properties: see `stored_properties`.
+    """
     config, _ = check_properties(properties, EVERYTHING)
-    flow = flow_of(properties)
-    async with connected(config, "source") as source:
+    flow, name = flow_of(properties), flow_name(*aliases)
+    async with connected(config, aliases[0]) as source:
+        if source.cluster_id == destination.cluster_id:
+            raise UserError(
+                f"{' and '.join(aliases)} are the same cluster: {source.cluster_id}",
+                hint="compare their bootstrap.servers: a flow copies from one cluster to another",
+            )
         topics = (await source.refresh(None)).topics
         names = copied_topics(topics, *flow)
         check_positions(properties[KIND], (), names)

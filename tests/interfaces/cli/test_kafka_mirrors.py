@@ -423,6 +423,30 @@ def test_the_same_cluster_as_source_and_destination_is_refused(
     assert name not in run(*commands.server, "--list").out
 
 
+def test_a_file_with_two_aliases_of_one_cluster_creates_nothing(commands: Commands) -> None:
+    """Goal: a refused start of MirrorMaker's file leaves no topics, and has the user's words."""
+    source = commands.pair.source
+
+    def topics() -> set[str]:
+        async def read() -> set[str]:
+            async with client(source) as cluster:
+                return {*(await cluster.refresh(None)).topics}
+
+        return asyncio.run(read())
+
+    file = commands.folder / "mm2.properties"
+    servers = source.bootstrap_servers
+    file.write_text(
+        f"clusters = X, Y\nX.bootstrap.servers = {servers}\nY.bootstrap.servers = {servers}\n"
+        "X->Y.enabled = true\nX->Y.topics = of-no-topic\n"
+    )
+    before = topics()
+    ran = run("mirror-maker", file, script=(TWINLOG,))
+    assert_refused(ran, "X and Y are the same cluster: ", "bootstrap.servers")
+    assert "--mirror-config" not in ran.error
+    assert topics() == before
+
+
 def test_an_existing_mirror_is_not_created_again(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:
