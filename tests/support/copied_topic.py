@@ -34,12 +34,13 @@ class CopiedTopic:
         *,
         alias: str = "a",
         partitions: int = 1,
+        suffix: str = "",
         **more: str,
     ) -> None:
         settings = {**(settings or {}), **more}
         self.pair = pair
         self._in_transactions = settings.get("transaction_producer") == "true"
-        self.topic = f"t-{secrets.token_hex(4)}"
+        self.topic = f"t-{secrets.token_hex(4)}{suffix}"
         self.remote, self.flow = f"{alias}.{self.topic}", f"flow-{self.topic}"
         self.source, self.target = (
             pair.source.bootstrap_servers,

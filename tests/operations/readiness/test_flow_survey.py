@@ -53,9 +53,9 @@ SETTINGS = {"heartbeats.topic.replication.factor": "1"}
 class RecordedFlow(CopiedTopic):
     """A flow whose copies, map and bookkeeping are written by hand."""
 
-    def __init__(self, pair: Pair, **settings: str) -> None:
+    def __init__(self, pair: Pair, *, suffix: str = "", **settings: str) -> None:
         self.alias = secrets.token_hex(4)
-        super().__init__(pair, settings, alias=self.alias)
+        super().__init__(pair, settings, alias=self.alias, suffix=suffix)
         existing = librdkafka_tools.admin(self.target).list_topics(timeout=120).topics
         for topic in {"heartbeats", self.checkpoints} - existing.keys():
             librdkafka_tools.make_topic(self.target, topic)
@@ -135,6 +135,22 @@ def test_the_lag_of_a_flow_is_counted_by_its_record(flow: RecordedFlow) -> None:
     assert (readiness.lag, readiness.lag_is_all) == (RECORDS - 12, True)
     assert Reason.LAG in reasons(readiness)
     assert not {Reason.DIVERGED, Reason.BEGINS_LATER, Reason.PURGED} & reasons(readiness).keys()
+
+
+@pytest.mark.parametrize("is_heartbeats", [True, False])
+def test_the_lag_of_copied_heartbeats_is_shown_only(pair: Pair, is_heartbeats: bool) -> None:
+    """Goal: a flow that copies them, as all do by default, can be ready; other topics count."""
+    flow = RecordedFlow(pair, suffix=".heartbeats" if is_heartbeats else "-heartbeats")
+    try:
+        flow.copy(12)
+        readiness = flow.readiness()
+    finally:
+        # Other flows of this cluster select it, and lack it.
+        librdkafka_tools.delete_topic(flow.source, flow.topic)
+    (topic,) = readiness.topics
+    assert topic.lag == RECORDS - 12
+    assert readiness.lag == (0 if is_heartbeats else RECORDS - 12)
+    assert (Reason.LAG in reasons(readiness)) == (not is_heartbeats)
 
 
 def test_a_remote_log_that_has_lost_its_end_is_reported(flow: RecordedFlow) -> None:

@@ -131,6 +131,25 @@ def test_the_lag_is_what_the_source_has_and_the_destination_lacks(
     assert found.verdict is (Verdict.WARNING if named else Verdict.READY)
 
 
+@pytest.mark.parametrize("source", [SourceLog(0, 102, 102, 103), None])
+def test_the_lag_of_heartbeats_is_shown_and_is_no_finding(source: SourceLog | None) -> None:
+    """Goal: one is written each second, so a flow that copies them would never be ready.
+
+    What is wrong with the partition is a finding as in other topics.
+    """
+    behind = replace(GOOD, source=source)
+    heartbeats = replace(TOPIC, topic="heartbeats", partitions=(behind,), holds_heartbeats=True)
+    found = judge(replace(MIRROR, topics=(TOPIC, heartbeats)))
+    assert found.lag == 0
+    assert found.topics[1].lag == (None if source is None else 3)
+    assert list(reasons(found)) == ([Reason.SOURCE_UNREADABLE] if source is None else [])
+    assert (found.verdict is Verdict.READY, found.lag_is_all) == (source is not None,) * 2
+    failed = replace(heartbeats, partitions=(replace(behind, state=State.FAILED),))
+    assert Reason.NOT_MIRRORING in reasons(judge(replace(MIRROR, topics=(TOPIC, failed))))
+    both = judge(replace(MIRROR, topics=(replace(TOPIC, partitions=(behind,)), heartbeats)))
+    assert both.lag == (None if source is None else 3)
+
+
 def test_a_later_log_start_of_the_destination_is_a_warning() -> None:
     """Both logs end at the same offset: no lag counts what was deleted."""
     found = of_partition(replace(GOOD, lacks=(10, 30)))

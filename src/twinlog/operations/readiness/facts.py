@@ -200,6 +200,8 @@ class TopicFacts:
     """Names of those that are not what they have to be."""
     synced: tuple[Finding, ...] = ()
     """Findings of syncs about it."""
+    holds_heartbeats: bool = False
+    """Of a flow: whether it copies heartbeats, of which the source gets another one each second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ offsets are there, and are not behind:
     groups                          offsets on the destination  these, if the flow commits them,
                                                                 otherwise its checkpoints
     is somebody at work             statuses of the lanes       also heartbeats and checkpoints
+    what does the lag count         all topics                  not copied heartbeats: one is always
+                                                                about to be copied
 
 Heartbeats and checkpoints are dated by the clock of the node that writes them, and their age is by
 the clock of this machine.
@@ -451,6 +453,7 @@ class FlowSurvey:
                 topic,
                 partitions=tuple(self._completed(topic.topic, p) for p in topic.partitions),
                 synced=(*topic.synced, *self._lost(topic), *selection[topic.topic]),
+                holds_heartbeats=self._flow.policy.is_heartbeats_topic(topic.topic),
             )
             for topic in facts.topics
         )

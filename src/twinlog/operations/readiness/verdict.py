@@ -6,6 +6,9 @@ mirror; a mirror's verdict is the worst of its topics'.
 
 Losses are counted in offsets of the source's log. These include markers, aborted records and what
 compaction has removed, so for transactional and compacted topics there are at most so many records.
+
+A topic of heartbeats that a flow copies has a lag whenever one was written just now, and no
+consumer misses any. So its lag is shown, and is neither a finding nor part of the mirror's lag.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,8 +78,8 @@ class Readiness:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that would be lost; None if that is unknown for a topic."""
-        lags = [topic.lag for topic in self.topics]
+        """Offsets that would be lost, without heartbeats; None if that is unknown for a topic."""
+        lags = [topic.lag for topic in self.topics if not topic.facts.holds_heartbeats]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
@@ -280,18 +283,8 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
             "above the "
             f"high watermark, which acks=1 acknowledges, are not counted",
         )
-    if unreplicated := sum(unreplicated_of(partition) for partition in topic.partitions):
-        partitions = [partition for partition in topic.partitions if unreplicated_of(partition)]
-        yield Finding(
-            Reason.UNREPLICATED,
-            f"{unreplicated} offsets are above the source's high watermark "
-            f"({_partitions(partitions)}): they may have been acknowledged with acks=1, and cannot "
-            "be "
-            "read yet",
-        )
-    if lag := sum(lag_of(partition) or 0 for partition in topic.partitions):
-        partitions = [partition for partition in topic.partitions if lag_of(partition)]
-        yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(partitions)})")
+    if not topic.holds_heartbeats:
+        yield from _of_lags(topic)
     if undecided := sum(undecided_of(partition) for partition in topic.partitions):
         partitions = [partition for partition in topic.partitions if undecided_of(partition)]
         held_by = list(dict.fromkeys(name for p in partitions for name in p.held_by))
@@ -318,6 +311,21 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
                 f"{partition.destination_end}, "
                 f"the source at {partition.source.high_watermark}",
             )
+
+
+def _of_lags(topic: TopicFacts) -> Iterator[Finding]:
+    """Findings about records that the destination does not have yet."""
+    if unreplicated := sum(unreplicated_of(partition) for partition in topic.partitions):
+        partitions = [partition for partition in topic.partitions if unreplicated_of(partition)]
+        yield Finding(
+            Reason.UNREPLICATED,
+            f"{unreplicated} offsets are above the source's high watermark "
+            f"({_partitions(partitions)}): they may have been acknowledged with acks=1, and cannot "
+            "be read yet",
+        )
+    if lag := sum(lag_of(partition) or 0 for partition in topic.partitions):
+        partitions = [partition for partition in topic.partitions if lag_of(partition)]
+        yield Finding(Reason.LAG, f"{lag} offsets are not mirrored yet ({_partitions(partitions)})")
 
 
 def _of_starts(topic: TopicFacts) -> Iterator[Finding]:
