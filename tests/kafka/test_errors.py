@@ -103,6 +103,11 @@ def test_error_messages_are_one_line(error: TwinlogError, text: str) -> None:
     assert str(error) == text
 
 
+def test_a_listener_without_sasl_has_advice() -> None:
+    """Goal: a broker answers so to a client with SASL_PLAINTEXT on a PLAINTEXT listener."""
+    assert "compare security.protocol" in str(Refusal(34).error("start SASL authentication"))
+
+
 def test_messages_of_a_peer_are_truncated() -> None:
     """Goal: megabytes of an answer are neither logged nor stored, for each partition again.
 

@@ -335,6 +335,14 @@ def test_a_flow_from_a_cluster_to_itself_is_refused_before_anything_is_created(
 ) -> None:
     """Goal: the user's aliases are named, and no control topic is left behind."""
     created: list[str] = []
+    named: list[str] = []
+    connected = flow_creation.connected
+
+    def connect(config: object, name: str) -> Any:
+        named.append(name)  # in errors, if it does not answer
+        return connected(config, name)
+
+    monkeypatch.setattr(flow_creation, "connected", connect)
 
     async def create_control_topics(*_: object) -> None:
         created.append("control topics")
@@ -348,6 +356,7 @@ def test_a_flow_from_a_cluster_to_itself_is_refused_before_anything_is_created(
     with pytest.raises(UserError, match=expected):
         asyncio.run(create_flow(target, "d", "b", properties))
     assert len(created) == (cluster_id != "s")
+    assert named == ["d"]
 
 
 def created_flows(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -136,6 +136,52 @@ def test_group_offsets_without_checkpoints_are_a_warning() -> None:
     assert "no effect without checkpoints" in reported(text).warnings[0]
 
 
+JSON_VALUES = """\
+value.converter = org.apache.kafka.connect.json.JsonConverter
+value.converter.schemas.enable = false
+"""
+
+
+@pytest.mark.parametrize(
+    ("types", "more", "lacking"),
+    [
+        ("MaskField$Value", "", {"t0": "value.converter"}),
+        ("MaskField$Value", "value.converter = StringConverter\n", {"t0": "value.converter"}),
+        ("MaskField$Value", JSON_VALUES, {}),
+        ("MaskField$Key", JSON_VALUES, {"t0": "key.converter"}),
+        ("ValueToKey", "", {"t0": "value.converter"}),
+        # Keys that are made of values are objects, and then one of their fields.
+        ("ValueToKey ExtractField$Key", f"{JSON_VALUES}key.converter = StringConverter\n", {}),
+        ("ExtractField$Key ValueToKey", JSON_VALUES, {"t0": "key.converter"}),
+        ("InsertHeader", "", {}),
+    ],
+)
+def test_transforms_of_fields_without_a_converter_are_a_warning(
+    types: str, more: str, lacking: dict[str, str]
+) -> None:
+    """Goal: --check tells it, before the first record with a value fails."""
+    options = {
+        "MaskField": ("fields = a",),
+        "ValueToKey": ("fields = a",),
+        "ExtractField": ("field = a",),
+        "InsertHeader": ("header = h", "value.literal = x"),
+    }
+    lines = [f"A->B.transforms = {','.join(f't{n}' for n in range(len(types.split())))}"]
+    for number, name in enumerate(types.split()):
+        prefix = f"A->B.transforms.t{number}."
+        lines.append(f"{prefix}type = org.apache.kafka.connect.transforms.{name}")
+        lines += [f"{prefix}{option}" for option in options[name.partition("$")[0]]]
+    text = "".join(f"{line}\n" for line in lines)
+    more = "".join(f"A->B.{line}\n" for line in more.splitlines())
+    result = reported(HEADER + text + more)
+    assert result.errors == ()
+    assert [w.partition(" that is not null")[0] for w in result.warnings] == [
+        f"flow A->B: transforms.{name} needs fields, which {converter} does not read: it fails "
+        f"with each {converter.partition('.')[0]}"
+        for name, converter in lacking.items()
+    ]
+
+
 def test_text_that_is_not_ascii_is_a_warning() -> None:
     assert reported(HEADER + "topics = \xe9\n").warnings == (
         "line 5 is not ASCII: it is read as ISO-8859-1, as Java does",

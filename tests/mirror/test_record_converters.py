@@ -56,6 +56,16 @@ def test_an_exponent_that_no_number_can_have_is_an_error(number: str) -> None:
         decode_json(f'{{"a":[{number}]}}'.encode())
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_whole_number_with_too_many_digits_is_an_error(sign: str) -> None:
+    """Goal: the message is about the record, and not about a setting of Python."""
+    assert (
+        encode_json(decode_json(f"{sign}{'9' * 4300}".encode())) == f"{sign}{'9' * 4300}".encode()
+    )
+    with pytest.raises(TransformError, match=r"^it has a whole number with too many digits$"):
+        decode_json(f"[{sign}{'9' * 4301}]".encode())
+
+
 def test_each_converter_writes_its_own_data_only() -> None:
     assert (BYTES.encode(b"x"), TEXT.encode("é"), JSON.encode({"a": "é"})) == (
         b"x",

@@ -121,8 +121,10 @@ def test_what_is_not_changed_keeps_its_bytes() -> None:
 def test_fields_of_bytes_are_an_error_that_names_the_converter() -> None:
     with pytest.raises(TransformError, match=r"key is bytes.*key\.converter"):
         apply("MaskField$Key", record(), fields="a")
-    with pytest.raises(TransformError, match="is a list"):
+    with pytest.raises(TransformError, match="is a list") as error:
         changed("MaskField$Value", b"[]", fields="a")
+    assert "converter" not in str(error.value), "it is set"
+    assert "predicate" in str(error.value)
 
 
 def test_predicates() -> None:

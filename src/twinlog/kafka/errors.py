@@ -329,6 +329,8 @@ _HINTS: Final[Mapping[int, str]] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "grant this principal the operation on the cluster",
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: "compare sasl.mechanism with the broker's "
     "sasl.enabled.mechanisms",
+    ErrorCode.ILLEGAL_SASL_STATE: "the listener may have no SASL: compare security.protocol with "
+    "the broker's listener.security.protocol.map",
     ErrorCode.UNSUPPORTED_VERSION: "the broker is older than Kafka 2.8, or the request's version "
     "was capped",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant this principal WRITE on the "

@@ -32,7 +32,7 @@ from twinlog.mirror.replication_policy import (
     refused_policy,
 )
 from twinlog.mirror.setting_values import Names
-from twinlog.mirror.transform_chain import parse_transforms
+from twinlog.mirror.transform_chain import parse_transforms, transforms_without_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,12 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
             yield (
                 f"flow {flow.name}: sync.group.offsets.enabled has no effect without checkpoints "
                 "(emit.checkpoints.enabled, emit.offset-syncs.enabled), as in MirrorMaker 2"
+            )
+        for name, converter in transforms_without_fields(flow.transforms).items():
+            yield (
+                f"flow {flow.name}: transforms.{name} needs fields, which {converter} does not "
+                f"read: it fails with each {converter.partition('.')[0]} that is not null; set "
+                f"{converter} to JsonConverter, with schemas.enable=false"
             )
     if (circle := find_circle(mirroring)) is not None:
         apart = "give them different topics"

@@ -42,18 +42,21 @@ def decode_json(data: bytes) -> Data:
     """What a JSON text says.
 
     Raises:
-        TransformError: it is no JSON text in UTF-8, or an exponent has 19 digits or more.
+        TransformError: it is no JSON text in UTF-8, a whole number has more digits than Python
+            reads (4300), or an exponent has 19 or more.
     """
     try:
         return _DECODER.decode(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TransformError(f"it is no JSON text: {error}") from error
+    except ValueError as error:  # of `int`
+        raise TransformError("it has a whole number with too many digits") from error
     except InvalidOperation as error:  # of Decimal, which is no ValueError
         raise TransformError("it has a number with too large an exponent") from error
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")
+    raise TransformError(f"it is no JSON text: {text} is no JSON number")
 
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)

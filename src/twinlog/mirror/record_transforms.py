@@ -34,6 +34,7 @@ from twinlog.mirror.transform_options import TransformOptions
 Headers = tuple[tuple[str, bytes | None], ...]
 
 TRANSFORMS_PACKAGE: Final = "org.apache.kafka.connect.transforms."
+_JSON_CLASS: Final = "org.apache.kafka.connect.json.JsonConverter"
 PREDICATES_PACKAGE: Final = "org.apache.kafka.connect.transforms.predicates."
 
 
@@ -68,6 +69,11 @@ class Part:
         """Whether it is null, or the JSON text `null`."""
         is_json_null = self._converter is JSON and (self._raw or b"").strip() == b"null"
         return self.data is None if self._raw is None else is_json_null
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its converter reads JSON, the only one with objects."""
+        return self._converter is JSON
 
     def with_data(self, data: Data) -> "Part":
         """Other data, to be written by the same converter."""
@@ -116,13 +122,14 @@ class _Side:
         Raises:
             TransformError: it is no object.
         """
-        data = self.part(record).data
+        part = self.part(record)
+        data = part.data
         if not isinstance(data, dict):
-            raise TransformError(
-                f"the {self.name} is {kind_of(data)}, and {purpose} needs an object: set "
-                f"{self.name}.converter to org.apache.kafka.connect.json.JsonConverter, or a "
-                "predicate"
-            )
+            advice = "exclude such records with a predicate"
+            if not part.is_json:
+                advice = f"set {self.name}.converter to {_JSON_CLASS}, or {advice}"
+            text = f"the {self.name} is {kind_of(data)}, and {purpose} needs an object"
+            raise TransformError(f"{text}: {advice}")
         return dict(data)
 
     def put(self, record: FlowRecord, data: Data) -> FlowRecord:
@@ -486,6 +493,20 @@ def predicate_named(class_name: str, options: TransformOptions) -> Predicate:
 def is_uniform_transform(class_name: str) -> bool:
     """Whether a transform of this class, without a predicate, is uniform: see `ChainStep`."""
     return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) in _UNIFORM
+
+
+def makes_keys(class_name: str) -> bool:
+    """Whether keys are objects behind a transform of this class, whatever they were."""
+    return class_name.strip().removeprefix(TRANSFORMS_PACKAGE) == "ValueToKey"
+
+
+def side_of_fields(class_name: str) -> str | None:
+    """`key` or `value`, if a transform of this class needs its fields; None: it needs neither."""
+    name = class_name.strip().removeprefix(TRANSFORMS_PACKAGE)
+    base, _, side = name.partition("$")
+    if makes_keys(name):
+        return VALUE.name
+    return _SIDE_NAMES[side].name if base in _OF_SIDES and side in _SIDE_NAMES else None
 
 
 def is_router(class_name: str) -> bool:

@@ -36,7 +36,9 @@ from twinlog.mirror.record_transforms import (
     is_router,
     is_uniform_predicate,
     is_uniform_transform,
+    makes_keys,
     predicate_named,
+    side_of_fields,
     transform_named,
 )
 from twinlog.mirror.setting_values import parse_flag, split_list
@@ -210,6 +212,29 @@ def parse_transforms(values: Mapping[str, str]) -> TransformChain:
     if reader.wrong:
         raise joined(reader.wrong)
     return chain
+
+
+def transforms_without_fields(values: Mapping[str, str]) -> Mapping[str, str]:
+    """Transforms of fields where the converter, as it is set, reads no fields.
+
+    Args:
+        values: without mistakes.
+
+    Returns:
+        Their names, each with the property of the converter. All records that have something there
+        fail, unless a predicate excludes them.
+    """
+    lacking: dict[str, str] = {}
+    has_made_keys = False
+    for name in _list(values, TRANSFORMS) if has_transforms(values) else ():
+        class_name = values.get(f"{TRANSFORMS}.{name}.type", "")
+        side = side_of_fields(class_name)
+        converter = f"{side}.converter"
+        is_json = values.get(converter, "").strip().rpartition(".")[2] == JSON.name
+        if side and not is_json and not (side == "key" and has_made_keys):
+            lacking[name] = converter
+        has_made_keys |= makes_keys(class_name)
+    return lacking
 
 
 def wrong_transforms(values: Mapping[str, str]) -> Sequence[WrongProperty]:
