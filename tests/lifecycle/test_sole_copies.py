@@ -336,7 +336,7 @@ def test_a_flow_from_a_cluster_to_itself_is_refused_before_anything_is_created(
     """Goal: the user's aliases are named, and no control topic is left behind."""
     created: list[str] = []
     named: list[str] = []
-    connected = flow_creation.connected
+    connected = cast("Any", flow_creation).connected
 
     def connect(config: object, name: str) -> Any:
         named.append(name)  # in errors, if it does not answer
