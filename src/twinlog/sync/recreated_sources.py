@@ -19,7 +19,7 @@ from twinlog.mirror.record_losses import RecordLoss
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.recorded_maps import read_ends
-from twinlog.store.status_records import Status
+from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync.base import SyncContext
 from twinlog.text import few
 
@@ -33,7 +33,7 @@ class _FormerPartition(NamedTuple):
     end: int | None
     """Up to where it was copied, at least; None: not known, or nothing was."""
     known_end: int
-    """Where the source's log ended when its owner last reported it, or before."""
+    """Up to where the source had committed records when its owner last reported it; -1: unknown."""
 
     @property
     def is_loss(self) -> bool:
@@ -45,7 +45,7 @@ class _FormerPartition(NamedTuple):
         """What was copied, and what is known to be lost."""
         if self.is_loss:
             start, end = Offset(self.end or 0), Offset(self.known_end)
-            return f"lost: {RecordLoss(self.partition, start, end, at_least=True).text}"
+            return RecordLoss(self.partition, start, end, at_least=True).text
         if self.end is None:
             return f"{self.partition}: unknown what was copied"
         return f"{self.partition}: copied up to offset {self.end} at least"
@@ -96,5 +96,10 @@ async def _copied(
         row = rows.get(name)
         ends = [recorded.get(name.source, -1), -1 if row is None else row.mirrored]
         end = max(ends) if max(ends) >= 0 else None
-        copied[name] = _FormerPartition(name.source, end, -1 if row is None else row.source_end)
+        copied[name] = _FormerPartition(name.source, end, -1 if row is None else _stable_end(row))
     return copied
+
+
+def _stable_end(row: PartitionStatus) -> int:
+    """Without transactions that were open: with their topic, these were never committed."""
+    return row.source_end if row.source_last_stable < 0 else row.source_last_stable
