@@ -182,6 +182,14 @@ def test_transforms_of_fields_without_a_converter_are_a_warning(
     ]
 
 
+def test_transforms_with_mistakes_are_reported_by_these() -> None:
+    """Goal: a malformed list of transforms is an error with its line, and ends no check."""
+    text = "A->B.transforms = a,,b\nA->B.transforms.a.type = MaskField$Value\n"
+    result = reported(HEADER + text)
+    assert any("line 5" in error and "a,,b" in error for error in result.errors)
+    assert result.warnings == ()
+
+
 def test_text_that_is_not_ascii_is_a_warning() -> None:
     assert reported(HEADER + "topics = \xe9\n").warnings == (
         "line 5 is not ASCII: it is read as ISO-8859-1, as Java does",

@@ -218,15 +218,17 @@ def transforms_without_fields(values: Mapping[str, str]) -> Mapping[str, str]:
     """Transforms of fields where the converter, as it is set, reads no fields.
 
     Args:
-        values: without mistakes.
+        values: of a flow, as written.
 
     Returns:
         Their names, each with the property of the converter. All records that have something there
-        fail, unless a predicate excludes them.
+        fail, unless a predicate excludes them. None if the properties have mistakes, which are
+        reported by themselves.
     """
     lacking: dict[str, str] = {}
     has_made_keys = False
-    for name in _list(values, TRANSFORMS) if has_transforms(values) else ():
+    is_read = has_transforms(values) and not wrong_transforms(values)
+    for name in _list(values, TRANSFORMS) if is_read else ():
         class_name = values.get(f"{TRANSFORMS}.{name}.type", "")
         side = side_of_fields(class_name)
         converter = f"{side}.converter"
@@ -375,8 +377,11 @@ class _ChainReader:
 
 
 def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """The items of a list that can be read."""
-    return split_list(values.get(name, ""))
+    """The items of a list; none if it is malformed, which `wrong_transforms` tells."""
+    try:
+        return split_list(values.get(name, ""))
+    except ValueError:
+        return ()
 
 
 def _is_uniform(values: Mapping[str, str], name: str) -> bool:
