@@ -83,6 +83,16 @@ def test_partitions_take_turns_if_the_bound_is_too_small_for_all() -> None:
     assert sized(1000).chosen([]) == ((), 1000)
 
 
+def test_flows_that_take_turns_leave_out_no_partition() -> None:
+    """Goal: two flows of a state partition alternate, and each of them asks every second time."""
+    size, seen = sized(1), set[str]()
+    for _ in range(2):
+        for waiting in (["a0", "a1"], ["b0", "b1"]):
+            chosen, _ = size.chosen(waiting)
+            seen |= {*chosen}
+    assert seen == {"a0", "a1", "b0", "b1"}
+
+
 def test_a_late_transaction_is_ended_if_the_next_one_can_be_smaller() -> None:
     """Goal: what cannot be divided any more has all of its time."""
     assert not sized(USUAL).is_late(20.0)

@@ -14,13 +14,14 @@ from flow_assignment import ASSIGNMENT, IN_TRANSACTIONS
 
 from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.transactional import engine as engine_module
 from twinlog.engines.transactional.engine import TransactionalEngine
 from twinlog.engines.transactional.outputs import Outputs
 from twinlog.engines.transactional.queue import TransactionalQueue
 from twinlog.engines.transactional.remote_tails import tail_of_batch
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedTail
 from twinlog.engines.transactional.source_position import ToBegin
-from twinlog.engines.transactional.writers import TransactionalWriters
+from twinlog.engines.transactional.writers import Outdated, TransactionalWriters
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.kafka.errors import Retriable
@@ -28,6 +29,7 @@ from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build
 from twinlog.kafka.types import LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
+from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import records_map
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
@@ -205,13 +207,44 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
             partition: _data(number + 1)
             for number, partition in enumerate(engine.flow.all.values())
         }
-        results = await engine._transformed(given, rules)
+        results = await engine._transformed(given, rules, list(given))
         counts = {
             name: sum(one.header.num_records for one in result.batches[ASSIGNMENT.destination])
             for name, result in results.items()
             if isinstance(result, Outputs)
         }
         assert counts == {ASSIGNMENT.name: 1, second.name: 2}
+
+    asyncio.run(body())
+
+
+def test_a_stop_of_a_partition_that_waits_for_its_turn_ends_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: a stop does not wait for Spark, also if others only are in the transaction."""
+
+    async def hangs(*_: object) -> Any:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(engine_module, "frame_outputs", hangs)
+    monkeypatch.setattr(engine_module, "_available", lambda _: None)
+    second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
+    policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
+    rules: Any = SimpleNamespace(
+        flow=SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a")),
+        transforms=object.__new__(DataFrameTransform),
+        is_mapped=False,
+    )
+
+    async def body() -> None:
+        engine, first = _started()
+        engine.start(first.writers, [second], lease_s=0.0)
+        waiting = list(engine.flow.all.values())
+        given: Any = {first: _data(1)}
+        waiting[1].leave()
+        async with asyncio.timeout(30):
+            with pytest.raises(Outdated):
+                await engine._transformed(given, rules, waiting)
 
     asyncio.run(body())
 

@@ -140,12 +140,16 @@ def test_the_lag_of_heartbeats_is_shown_and_is_no_finding(source: SourceLog | No
     behind = replace(GOOD, source=source)
     heartbeats = replace(TOPIC, topic="heartbeats", partitions=(behind,), holds_heartbeats=True)
     found = judge(replace(MIRROR, topics=(TOPIC, heartbeats)))
-    assert found.lag == 0
+    assert found.lag == (None if source is None else 0)
     assert found.topics[1].lag == (None if source is None else 3)
     assert list(reasons(found)) == ([Reason.SOURCE_UNREADABLE] if source is None else [])
     assert (found.verdict is Verdict.READY, found.lag_is_all) == (source is not None,) * 2
     failed = replace(heartbeats, partitions=(replace(behind, state=State.FAILED),))
     assert Reason.NOT_MIRRORING in reasons(judge(replace(MIRROR, topics=(TOPIC, failed))))
+    far_behind = replace(heartbeats, partitions=(replace(GOOD, source=SourceLog(0, *[161] * 3)),))
+    found = judge(replace(MIRROR, topics=(TOPIC, far_behind)))
+    assert (found.lag, found.verdict, found.lag_is_all) == (61, Verdict.WARNING, True)
+    assert list(reasons(found)) == [Reason.LAG]
     both = judge(replace(MIRROR, topics=(replace(TOPIC, partitions=(behind,)), heartbeats)))
     assert both.lag == (None if source is None else 3)
 

@@ -347,7 +347,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         for partition, queue in partitions:
             if partition.sequence is not queue:
                 continue
-            if isinstance(error, TransactionOutlasted):
+            if isinstance(error, TransactionOutlasted) and queue.taken_bytes:
                 partition.outlasted = str(error)
                 self._flow.news.add(partition.assignment.state_partition)
             if isinstance(error, Outdated | TransactionOutlasted):
@@ -366,7 +366,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         """
         taken = taken_now(partitions, partitions[0][0].writers.size)
         data = {p: taken[p.name][0] for p, _ in partitions if p.name in taken}
-        results = await self._transformed(data, rules)
+        results = await self._transformed(data, rules, [p for p, _ in partitions])
         outputs: dict[MirrorPartition, PartitionOutput] = {}
         for partition, queue in partitions:
             if partition.name not in taken:
@@ -390,9 +390,12 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         return outputs
 
     async def _transformed(
-        self, data: Mapping[TransactionalPartition, Sequence[Data]], rules: _Rules
+        self,
+        data: Mapping[TransactionalPartition, Sequence[Data]],
+        rules: _Rules,
+        waiting: Collection[TransactionalPartition],
     ) -> Mapping[MirrorPartition, Outputs | CorruptBatch]:
-        """The results of the transforms."""
+        """The results of the transforms; a stop of those that wait for them ends a query."""
         results: dict[MirrorPartition, Outputs | CorruptBatch] = {}
         for_spark: dict[TopicPartition, Sequence[Data]] = {}
         now, transforms = self._flow.now(), rules.transforms
@@ -418,7 +421,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
             max_bytes = min(one.may_build(BATCH_BYTES, now) for one in data)
             query = frame_outputs(_available(self._dataframes), transforms, for_spark, max_bytes)
-            by_spark = await self._unless_stopped(query, list(data))
+            by_spark = await self._unless_stopped(query, waiting)
         for partition in data:
             if partition.name not in results:
                 results[partition.name] = by_spark.get(partition.destination, Outputs({}))

@@ -37,6 +37,7 @@ class TransactionSize:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._turns = 0
+        self._last_turns: dict[object, int] = {}  # by partition, also of other flows
 
     def chosen(self, waiting: Sequence[_T]) -> tuple[Collection[_T], int]:
         """Which of the partitions that have records have a share of a transaction, and its bytes.
@@ -49,9 +50,9 @@ class TransactionSize:
             return (), share
         if self.bytes < self._max_bytes:
             count = min(count, max(self.bytes // LEAST_BYTES, 1))
-        first = self._turns % len(waiting)
-        in_turn = [*waiting[first:], *waiting[:first]]
-        return in_turn[:count], max(self.bytes // count, share)
+        in_turn = sorted(waiting, key=lambda one: self._last_turns.get(one, 0))[:count]
+        self._last_turns |= dict.fromkeys(in_turn, self._turns)
+        return in_turn, max(self.bytes // count, share)
 
     def is_late(self, seconds: float) -> bool:
         """Whether a transaction that is open for so long is ended, as the next one is smaller.

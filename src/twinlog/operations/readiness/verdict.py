@@ -13,6 +13,7 @@ consumer misses any. So its lag is shown, and is neither a finding nor part of t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from twinlog.mirror.states import State
 from twinlog.operations.readiness.facts import (
@@ -26,6 +27,9 @@ from twinlog.operations.readiness.facts import (
 from twinlog.operations.readiness.group_findings import of_group
 from twinlog.operations.readiness.reasons import BEYOND_LAG, Finding, Reason, Verdict
 from twinlog.text import few
+
+_HEARTBEATS_OF_A_MINUTE: Final = 60
+"""Offsets of one partition: MirrorMaker writes a heartbeat each second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +82,8 @@ class Readiness:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that would be lost, without heartbeats; None if that is unknown for a topic."""
-        lags = [topic.lag for topic in self.topics if not topic.facts.holds_heartbeats]
+        """Offsets that would be lost, without the last heartbeats; None: unknown for a topic."""
+        lags = [topic.lag for topic in self.topics if not _lacks_heartbeats_only(topic.facts)]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
@@ -143,6 +147,17 @@ def lag_of(partition: PartitionFacts) -> int | None:
         return None
     return max(
         partition.source.end - max(partition.destination_end, partition.source.start or 0), 0
+    )
+
+
+def _lacks_heartbeats_only(topic: TopicFacts) -> bool:
+    """Whether no more is missing than heartbeats of the last minute.
+
+    More is a flow that stands still, or a topic with such a name that has other records.
+    """
+    lags = [lag_of(partition) for partition in topic.partitions]
+    return topic.holds_heartbeats and all(
+        lag is not None and lag <= _HEARTBEATS_OF_A_MINUTE for lag in lags
     )
 
 
@@ -283,7 +298,7 @@ def _of_logs(topic: TopicFacts, *, live: bool) -> Iterator[Finding]:
             "above the "
             f"high watermark, which acks=1 acknowledges, are not counted",
         )
-    if not topic.holds_heartbeats:
+    if not _lacks_heartbeats_only(topic):
         yield from _of_lags(topic)
     if undecided := sum(undecided_of(partition) for partition in topic.partitions):
         partitions = [partition for partition in topic.partitions if undecided_of(partition)]
