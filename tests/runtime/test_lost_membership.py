@@ -39,9 +39,13 @@ class Source:
     """A source that is connected, and never answers."""
 
     cluster_id = "source"
-    refresh = staticmethod(_never)
+    metadata = Metadata()
+    refresh = connection = staticmethod(_never)
 
     def __init__(self, *_: object, **__: object) -> None: ...
+
+    def round_trip_s(self, _node: int) -> float:
+        return 0.0
 
     async def start(self, _timeout: float) -> None: ...
 
