@@ -25,6 +25,7 @@ from twinlog.engines.exact.engine import ExactEngine, ExactWriters
 from twinlog.engines.exact.partition import ExactPartition
 from twinlog.engines.exact.shard import Shard
 from twinlog.engines.kafka_ports import KafkaDestination, KafkaSource
+from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.source.leader_bounds import BOUNDS_S
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -178,13 +179,17 @@ async def mirror(source: Source, destination: LocalCluster, topic: str) -> Async
         )
         shard = Shard(0, f"twinlog.{topic}", ports[1], settings)
         await shard.open()
-        leaders = await ports[0].leaders([topic])
+
+        async def led() -> LeaderReport | None:
+            return (await ports[0].leaders([topic])).get(key)  # a broker may not know it yet
+
+        leader = await until_async(led, SECONDS, f"the leader of {topic}")
         assignment = Assignment(
             name=MirrorPartition("m", *key),
             source=key,
             destination=key,
             state_partition=0,
-            source_topic_id=leaders[key].topic_id,
+            source_topic_id=leader.topic_id,
             destination_topic_id=None,
             compacted=False,
         )
