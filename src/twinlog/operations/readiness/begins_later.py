@@ -82,13 +82,31 @@ async def begins_later(
     Raises:
         Retriable: the source is unreachable.
     """
+    return (await _kept(source, logs, starts)).ranges
+
+
+class _Kept(NamedTuple):
+    """What the source has below some offsets, and does not delete soon."""
+
+    ranges: dict[TopicPartition, Below]
+    since_ms: Mapping[TopicPartition, int]
+    """The timestamp from which on retention keeps records, where it is by time."""
+    firsts: Mapping[TopicPartition, ListedOffset | Refusal]
+    """The first records of that time."""
+
+
+async def _kept(
+    source: KafkaCluster,
+    logs: Mapping[TopicPartition, SourceLog],
+    starts: Mapping[TopicPartition, int],
+) -> _Kept:
     ranges = {
         p: Below(log.start, min(starts[p], log.end))
         for p, log in logs.items()
         if log.start is not None and p in starts and log.start < min(starts[p], log.end)
     }
     if not ranges:
-        return {}
+        return _Kept({}, {}, {})
     now_ms = time.time_ns() // 1_000_000
     configs = await source_configs(source, sorted({partition.topic for partition in ranges}))
     since_ms = {partition: kept_since(configs[partition.topic], now_ms) for partition in ranges}
@@ -101,7 +119,8 @@ async def begins_later(
         if not isinstance(first, Refusal):
             start = ranges[partition].end if first.offset == _NO_OFFSET else first.offset
             ranges[partition] = Below(max(start, ranges[partition].start), ranges[partition].end)
-    return {partition: below for partition, below in ranges.items() if below.start < below.end}
+    left = {partition: below for partition, below in ranges.items() if below.start < below.end}
+    return _Kept(left, timed, firsts)
 
 
 async def may_lack(
@@ -125,27 +144,21 @@ async def may_lack(
     Raises:
         Retriable: a cluster is unreachable.
     """
-    below = await begins_later(source, logs, {p: front.end for p, front in fronts.items()})
+    kept = await _kept(source, logs, {p: front.end for p, front in fronts.items()})
     ranges = {
         p: Below(max(one.start, fronts[p].start), one.end)
-        for p, one in below.items()
+        for p, one in kept.ranges.items()
         if max(one.start, fronts[p].start) < one.end
     }
-    if not ranges:
-        return {}
-    now_ms = time.time_ns() // 1_000_000
-    configs = await source_configs(source, sorted({partition.topic for partition in ranges}))
-    since_ms = {p: kept_since(configs[p.topic], now_ms) or 0 for p in ranges}
-    timed = {partition: at for partition, at in since_ms.items() if at > 0}
+    timed = {p: at for p, at in kept.since_ms.items() if p in ranges}
     if not timed:
         return ranges
-    originals = await list_offsets(source, timed)
     copies = await list_offsets(destination, {fronts[p].remote: at for p, at in timed.items()})
     return {
         partition: one
         for partition, one in ranges.items()
         if partition not in timed
-        or not _is_copy(originals[partition], copies[fronts[partition].remote], fronts[partition])
+        or not _is_copy(kept.firsts[partition], copies[fronts[partition].remote], fronts[partition])
     }
 
 

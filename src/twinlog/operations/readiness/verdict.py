@@ -8,7 +8,8 @@ Losses are counted in offsets of the source's log. These include markers, aborte
 compaction has removed, so for transactional and compacted topics there are at most so many records.
 
 A topic of heartbeats that a flow copies has a lag whenever one was written just now, and no
-consumer misses any. So its lag is shown, and is neither a finding nor part of the mirror's lag.
+consumer misses any. So a lag of a minute is shown, and is neither a finding nor part of the
+mirror's lag. A greater one counts, and so does one that is not known.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
