@@ -1,7 +1,7 @@
 """How many small transactions any mirror can write that waits for each answer: a bare loop.
 
     .venv/bin/python bench/marker_chain.py [--seconds 10] [--replication 1 3] [--partitions 8]
-        [--lanes 1 2] [--round 0 ...]
+        [--lanes 1 2] [--round 0 ...] [--ahead 8]
 
 A mirror that keeps offsets writes each transaction as a batch, and its marker behind it. The marker
 may be sent only when the batch is acknowledged, and the next batch only when the marker is, each
@@ -12,14 +12,20 @@ source, no plan, no state, no Spark. So its rate is the limit of this way on the
 CPU is what the client library costs. With several lanes each is a process of its own, and the
 partitions are divided among them: a request then holds fewer of them. Each run is stored in
 bench/results/marker_chain.json.
+
+`--ahead` shows what it would save to send the next batch as soon as its marker is in the leader's
+log, and not yet replicated. The log end offset tells that; it is asked until it has moved. A broker
+answers the next request of a connection only when the markers of the one before are replicated, so
+they take turns on so many connections. These runs are printed beside the others, and not stored.
 """
 
 import argparse
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from multiprocessing import get_context
 
@@ -50,6 +56,7 @@ async def main() -> None:
     parser.add_argument("--partitions", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--round", action="append", type=int, help="only these; default: 0, 1, 2")
+    parser.add_argument("--ahead", type=int, default=0, help="connections for markers; 0: wait")
     options = parser.parse_args()
     for replication in options.replication:
         with start_cluster(replication) as local:
@@ -61,12 +68,11 @@ async def main() -> None:
                         rate, cpu = await measure(
                             local, partitions, replication, lanes, options.seconds
                         )
-                        print(
-                            f"replication factor {replication}, {partitions} partitions, {lanes} "
-                            f"lanes: {rate:,.0f} transactions/s, CPU {cpu * 1e6:.0f} "
-                            "us/transaction",
-                            flush=True,
+                        run_name = (
+                            f"replication factor {replication}, {partitions} partitions, "
+                            f"{lanes} lanes"
                         )
+                        _tell(run_name, rate, cpu)
                         run: results.Run = {
                             "replication": replication,
                             "partitions": partitions,
@@ -76,10 +82,31 @@ async def main() -> None:
                             "cpu_us_per_transaction": cpu * 1e6,
                         }
                         results.put("marker_chain", run, KEY)
+                        if options.ahead:
+                            found = await measure(
+                                local,
+                                partitions,
+                                replication,
+                                lanes,
+                                options.seconds,
+                                ahead=options.ahead,
+                            )
+                            _tell(f"{run_name}, ahead", *found)
+
+
+def _tell(run_name: str, rate: float, cpu: float) -> None:
+    text = f"{run_name}: {rate:,.0f} transactions/s, CPU {cpu * 1e6:.0f} us/transaction"
+    print(text, flush=True)
 
 
 async def measure(
-    local: LocalCluster, partitions: int, replication: int, lanes: int, seconds: float
+    local: LocalCluster,
+    partitions: int,
+    replication: int,
+    lanes: int,
+    seconds: float,
+    *,
+    ahead: int = 0,
 ) -> tuple[float, float]:
     """Write to a new topic; return transactions per second, and CPU seconds of each."""
     topic = f"{TOPIC}-{partitions}-{time.time_ns()}"
@@ -92,7 +119,7 @@ async def measure(
             for lane in range(lanes)
         ]
         runs = [
-            loop.run_in_executor(processes, partial(_lane, plain(local), its, seconds))
+            loop.run_in_executor(processes, partial(_lane, plain(local), its, seconds, ahead))
             for its in names
         ]
         done = await asyncio.gather(*runs)
@@ -100,18 +127,25 @@ async def measure(
     return sum(run[0] / run[1] for run in done), sum(run[2] for run in done) / written
 
 
-def _lane(properties: Properties, partitions: Sequence[TopicPartition], seconds: float) -> _Run:
-    return asyncio.run(_write(properties, partitions, seconds))
+def _lane(
+    properties: Properties, partitions: Sequence[TopicPartition], seconds: float, ahead: int
+) -> _Run:
+    return asyncio.run(_write(properties, partitions, seconds, ahead))
 
 
 async def _write(
-    properties: Properties, partitions: Sequence[TopicPartition], seconds: float
+    properties: Properties, partitions: Sequence[TopicPartition], seconds: float, ahead: int
 ) -> _Run:
     """Write to these partitions."""
-    async with connect(properties) as cluster:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(connect(properties))
+        others = [await stack.enter_async_context(connect(properties)) for _ in range(ahead)]
+        marker_ports = [KafkaDestination(other, lambda: True) for other in others]
         topic = partitions[0].topic
         port = KafkaDestination(cluster, lambda: True)
         leaders = await port.leaders([topic])
+        for other in marker_ports:
+            await other.leaders([topic])
         by_node: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
             by_node[leaders[partition].node].append(partition)
@@ -121,7 +155,14 @@ async def _write(
         started, cpu = time.perf_counter(), time.process_time()
         written = await asyncio.gather(
             *(
-                _chain(port, node, its_partitions, producers, started + seconds)
+                _chain(
+                    port,
+                    node,
+                    its_partitions,
+                    producers,
+                    started + seconds,
+                    marker_ports=marker_ports,
+                )
                 for node, its_partitions in by_node.items()
             )
         )
@@ -134,8 +175,11 @@ async def _chain(
     partitions: Sequence[TopicPartition],
     producers: tuple[ProducerIdentity, ProducerIdentity],
     until: float,
+    *,
+    marker_ports: Sequence[KafkaDestination],
 ) -> int:
     """Write to these partitions of one broker; return the number of transactions."""
+    unanswered: deque[asyncio.Task[Mapping[TopicPartition, int]]] = deque()
     data, markers = producers
     written = 0
     now_ms = time.time_ns() // 1_000_000
@@ -154,9 +198,21 @@ async def _chain(
         batches = [Batch(partition, header, built.records) for partition in partitions]
         answers = await port.produce(node, batches)
         assert all((a.error, a.base_offset) == (0, first) for a in answers.values()), answers
-        codes = await port.write_markers(wanted, node=node)
-        assert not any(codes.values()), codes
         written += len(partitions)
+        if not marker_ports:
+            codes = await port.write_markers(wanted, node=node)
+            assert not any(codes.values()), codes
+            continue
+        if len(unanswered) == len(marker_ports):
+            codes = await unanswered.popleft()
+            assert not any(codes.values()), codes
+        turn = marker_ports[written // len(partitions) % len(marker_ports)]
+        unanswered.append(asyncio.create_task(turn.write_markers(wanted, node=node)))
+        waiting = list(partitions)
+        while waiting:
+            ends = await port.log_ends(waiting)
+            waiting = [p for p in waiting if ends[p].log_end <= first + RECORDS]
+    await asyncio.gather(*unanswered)
     return written
 
 

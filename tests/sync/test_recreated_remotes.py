@@ -38,8 +38,13 @@ DENIED, LEFT_OUT = "denied", "left out"
 class Target:
     """A target of three brokers, by the ids and partition counts that they show of `a.t`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, loss: str = "continue") -> None:
-        properties = flow_properties({"twinlog.data.loss": loss}, "a", "b")
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        loss: str = "continue",
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        properties = flow_properties({"twinlog.data.loss": loss, **(more or {})}, "a", "b")
         self.mirror: Mirror | None = Mirror(name="m", source=properties, source_cluster_id="s")
         self.shown: Sequence[UUID | str | None] = [FORMER] * 3
         self.partitions = 2
@@ -365,3 +370,31 @@ def test_a_topic_of_several_source_topics_is_created_once(target: Target) -> Non
     for _ in range(2):
         target.refreshes(AGREED_S)
     assert [(one.name, one.partitions) for one in target.created] == [("a.t", 5)]
+
+
+ROUTED = {
+    "transforms": "route",
+    "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.route.regex": "(.*)",
+    "transforms.route.replacement": "eu-$1",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "goes_on"),
+    [
+        ({"transaction.producer": "true"}, True),
+        ({"transaction.producer": "true", "twinlog.offset.map": "true"}, True),
+        (ROUTED, False),
+        ({"twinlog.transform.sql": "SELECT * FROM records"}, False),
+    ],
+    ids=["transactions", "map", "router", "query"],
+)
+def test_flows_in_transactions_go_on_unless_they_may_route(
+    monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str], goes_on: bool
+) -> None:
+    """Goal: copied again, no record is twice in a topic that was not recreated."""
+    target = Target(monkeypatch, more=settings)
+    target.shown = [NEW] * 3
+    target.refreshes()
+    assert (target.refreshes(AGREED_S).lost_topic_ids == (FORMER,)) is goes_on

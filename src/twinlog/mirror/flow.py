@@ -364,6 +364,21 @@ def may_route(properties: Mapping[str, str]) -> bool:
     return has_dataframe_transform(values) or has_router(values)
 
 
+def goes_on_in_recreated(properties: Mapping[str, str]) -> bool:
+    """Whether a flow goes on in a remote topic that was deleted or recreated on the target.
+
+    Where its positions are deleted with the topic, it copies all again. What transforms have routed
+    to other topics would be there twice.
+
+    Args:
+        properties: a flow's.
+
+    Raises:
+        UserError: they are malformed.
+    """
+    return flow_settings_of(properties).passes_lost and not may_route(properties)
+
+
 def parse_any_transform(values: Mapping[str, str]) -> TransformChain | DataFrameTransform:
     """The transforms of a flow with these properties, by MirrorMaker 2's names.
 

@@ -1,8 +1,10 @@
 """Flows go on in a remote topic that was deleted on the target, once it is recreated.
 
 With `twinlog.data.loss=continue` a flow goes on in the new topic at the source's offset up to which
-it had copied, as MirrorMaker 2 does. This sync recreates a topic that nobody else has recreated,
-finds the new topic, and stores its id:
+it had copied, as MirrorMaker 2 does. A flow in transactions copies all again, since brokers delete
+a group's offsets with a topic: its positions. So it does not go on if its transforms may route
+records: those in other topics would be there twice. This sync recreates a topic that nobody else
+has recreated, finds the new topic, and stores its id:
 
     each refresh        a broker shows another id than is stored, or none  ─► all brokers are asked
     all brokers agree   on one other id, or that it does not exist, at two checks that are
@@ -10,7 +12,8 @@ finds the new topic, and stores its id:
     does not exist      it is created as when it was added to the flow; the next checks find its id
     stored              the new id, and the former one in `MirrorTopic.lost_topic_ids`
     lanes               start the partitions anew (runtime/mirror_engines.py). Each is fenced in the
-                        new log, and its map begins anew (engines/translated/surviving_copies.py)
+                        new log, and its map begins anew (engines/translated/surviving_copies.py,
+                        engines/transactional/positions.py)
 
 **When ids count.** A broker that has just started, or is cut off from the controllers, may show the
 id of a topic that was deleted before the flow began. The other brokers do not, and one that does
@@ -46,8 +49,8 @@ from twinlog.kafka.requests.topics import (
 )
 from twinlog.lifecycle.creation import usable_topic
 from twinlog.lifecycle.flow_topics import FlowClusters, not_created
-from twinlog.mirror.flow import flow_of, flow_settings_of
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.flow import flow_of, goes_on_in_recreated
+from twinlog.mirror.settings import FLOW_KINDS, TRANSACTIONAL
 from twinlog.store.config_records import MirrorTopic, topic_id_text
 from twinlog.sync.base import METADATA, Moved, Sync, SyncContext
 
@@ -83,7 +86,7 @@ class RecreatedRemotes(Sync[LostRemotes]):
         clock: monotonic seconds.
     """
 
-    kinds = frozenset({TRANSLATED})
+    kinds = FLOW_KINDS
     name = "recreated remote topics of a flow"
     metric = METADATA
 
@@ -104,7 +107,7 @@ class RecreatedRemotes(Sync[LostRemotes]):
             UserError: the flow's settings are malformed.
         """
         agreed: dict[str, RecreatedRemote | None] = {}
-        if flow_settings_of(context.mirror.source).passes_lost:
+        if goes_on_in_recreated(context.mirror.source):
             agreed = {**await _recreated(context), **dict.fromkeys(await _deleted(context))}
         now, flow = self._clock(), context.name
         keys = {(flow, name, remote and remote.topic_id) for name, remote in agreed.items()}
@@ -228,13 +231,15 @@ async def _go_on(context: SyncContext, recreated: Mapping[str, RecreatedRemote])
             if topic in topics
         ]
     )
+    is_copied_again = context.mirror.kind == TRANSACTIONAL
     for topic in topics:
         log.error(
             "flow %s: %s was deleted and recreated on the target: all that was copied to the "
-            "former topic is lost; going on in the new one (%s) behind what was copied",
+            "former topic is lost; going on in the new one (%s) %s",
             context.name,
             topic.destination_name,
             topic_id_text(recreated[topic.destination_name].topic_id),
+            "with all records once more" if is_copied_again else "behind what was copied",
         )
     return len(lacking)
 

@@ -7,17 +7,15 @@ by the test.
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import librdkafka_tools
 import pytest
 from clients import client
 from lane_processes import lanes
 from lost_logs import copied, failed, values, write
+from recreated_topics import delete, go_on
 from stored_flows import losses, states
-from sync_contexts import sync_context
-from transformed_flows import PARTITIONS, new_flow
-from waiting import SECONDS, until, until_async
+from transformed_flows import new_flow
+from waiting import SECONDS, until
 
 from conftest import OLD_VERSION, Pair
 from twinlog.kafka.types import TopicPartition
@@ -25,8 +23,6 @@ from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.recorded_maps import read_ends
-from twinlog.sync.base import run_sync
-from twinlog.sync.recreated_remotes import AGREED_S, RecreatedRemotes
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -41,41 +37,6 @@ def target(
         directory=folder, version=request.param, jvm_flags=SHORT_LIVED
     ) as cluster:
         yield cluster
-
-
-def delete(pair: Pair, topic: str, *, recreated: bool) -> None:
-    servers = pair.destination.bootstrap_servers
-    librdkafka_tools.delete_topic(servers, f"a.{topic}")
-    if recreated:
-        librdkafka_tools.make_topic(servers, f"a.{topic}", PARTITIONS)
-
-
-def go_on(pair: Pair, mirror: str, topic: str) -> None:
-    """Create the topic, if it was not recreated, and store its id, as a node does."""
-    clock = [0.0]
-    sync = RecreatedRemotes(lambda: clock[0])
-
-    async def body() -> None:
-        async with client(pair.destination) as target, client(pair.source) as source:
-            store = MirrorStore(target)
-
-            async def is_stored() -> bool:
-                snapshot = await store.snapshot()
-                topics = snapshot.topics_of(mirror)
-                there = (await source.refresh([topic])).topics
-                here = (await target.refresh([f"a.{topic}"])).topics
-                both: dict[str, Any] = {"topics": topics, "there": there, "here": here}
-                context = sync_context(source, target, store, mirror, snapshot=snapshot, **both)
-                await run_sync(sync, context)
-                clock[0] += AGREED_S
-                [known] = (await store.snapshot()).topics_of(mirror)
-                remote = here.get(f"a.{topic}")
-                is_new = remote is not None and known.destination_topic_id == remote.topic_id
-                return is_new and bool(known.lost_topic_ids)
-
-            await until_async(is_stored, SECONDS, "the new id")
-
-    asyncio.run(body())
 
 
 def is_recorded(pair: Pair, mirror: str, topic: str, end: int) -> bool:

@@ -152,6 +152,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
             self._rules = _Rules(rules, transforms, records_map(properties), may_route(properties))
+            self._flow.passes_recreated = self._flow.passes_lost and not self._rules.routes
             had_maps, self._has_maps = self._has_maps, self._rules.is_mapped
             if had_maps and not self._has_maps:
                 # Where nothing is copied, no transaction drops the map.
@@ -187,6 +188,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 begin,
                 copied_to(p),
                 p.assignment.offsets_topic_id if p.owned_before else None,
+                p.assignment.lost_topic_ids,
             )
             for p, begin in begins.items()
             if p.name not in shared

@@ -14,11 +14,12 @@ from typing import Final
 
 from twinlog.engines.destination.sightings import Sightings
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.transactional.positions import lost_of
-from twinlog.engines.transactional.remote_tails import ShorterLog, TailProblem
+from twinlog.engines.transactional.positions import loss, lost_of
+from twinlog.engines.transactional.remote_tails import OlderPosition, ShorterLog, TailProblem
 from twinlog.engines.transactional.routed_tails import RoutedLoss, RoutedTails
 from twinlog.engines.transactional.source_position import SourcePosition
 from twinlog.engines.translated.found_losses import FoundLosses
+from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.types import TopicPartition
@@ -49,10 +50,10 @@ def passed(
 
     All at once: each location that finds one counts as a failure of the partition.
     """
-    for loss in losses:
-        log.error("%s: %s; going on at position %d", name, loss, position.offset)
-        if isinstance(loss, RoutedLoss):
-            others = tuple(one for one in position.routed if one.log != loss.log)
+    for one_loss in losses:
+        log.error("%s: %s; going on at position %d", name, one_loss, position.offset)
+        if isinstance(one_loss, RoutedLoss):
+            others = tuple(one for one in position.routed if one.log != one_loss.log)
             position = replace(position, routed=others)
         else:
             position = replace(position, tail=None)
@@ -87,16 +88,16 @@ def report_stored(
     return True
 
 
-def as_record_loss(loss: LostEnd, remote: TopicPartition) -> RecordLoss:
+def as_record_loss(found: LostEnd, remote: TopicPartition) -> RecordLoss:
     """A loss as it is counted.
 
     Args:
-        loss: of a position.
+        found: of a position.
         remote: the position's remote partition.
     """
-    log = loss.log if isinstance(loss, RoutedLoss) else remote
+    log = found.log if isinstance(found, RoutedLoss) else remote
     # It begins where the log ends, which others may have written to since.
-    return RecordLoss(log, loss.start, loss.end, at_least=loss.start is not None)
+    return RecordLoss(log, found.start, found.end, at_least=found.start is not None)
 
 
 class SettledLosses:
@@ -118,22 +119,56 @@ class SettledLosses:
             compared: what was found of each.
         """
         losses = {
-            (name, key): loss
+            (name, key): one
             for name, found in compared.items()
-            for key, loss in _losses(found, positions[name].remote)
+            for key, one in _losses(found, positions[name].remote)
         }
         logs = {(name, key) for name, one in positions.items() for key in _logs(one)}
         lasting = self._seen.last(logs, set(losses))
         settled: defaultdict[MirrorPartition, list[LostEnd]] = defaultdict(list)
-        for (name, key), loss in losses.items():
-            if proved(loss, key) is not None or (name, key) in lasting:
-                settled[name].append(loss)
+        for (name, key), one in losses.items():
+            if proved(one, key) is not None or (name, key) in lasting:
+                settled[name].append(one)
         return settled
 
 
-def unsettled(loss: LostEnd) -> str:
-    """The reason of a partition with a loss that does not count yet."""
-    return f"{loss}{_AGAIN}"
+def unlocated(
+    name: MirrorPartition,
+    position: SourcePosition,
+    found: Committed | None,
+    problem: TailProblem,
+    losses: FoundLosses,
+    *,
+    settled: Sequence[LostEnd] | None,
+    passes_lost: bool,
+    group: str,
+) -> tuple[NotLocated, SourcePosition | None]:
+    """What becomes of a partition whose position does not agree with the target's logs.
+
+    Args:
+        name: the partition.
+        position: its position.
+        found: as it is committed; None: it is not.
+        problem: what the comparison has found.
+        losses: get what is passed over.
+        settled: see `SettledLosses.settled`; None: no loss counts.
+        passes_lost: whether the flow goes on without lost records.
+        group: the flow's.
+
+    Returns:
+        Why it is not located, and the position to commit; None: it stays as it is.
+    """
+    if isinstance(problem, LostEnd) and passes_lost:
+        if settled is None:
+            return NotLocated(f"{problem}{_AGAIN}"), None
+        report_stored(name, position, found, losses, settled)
+        return NotLocated(str(problem)), passed(name, position, settled)
+    proved_at = proved(problem, position.remote)
+    changed = replace(position, lost=proved_at) if proved_at else None
+    if isinstance(problem, LostEnd | OlderPosition):
+        reason = loss(str(problem), position.offset, group)
+        return NotLocated(reason, transient=False), changed
+    return NotLocated(str(problem)), changed
 
 
 def _logs(position: SourcePosition) -> Iterable[TopicPartition]:
@@ -144,5 +179,5 @@ def _losses(
     problem: RoutedTails | TailProblem, remote: TopicPartition
 ) -> Iterable[tuple[TopicPartition, LostEnd]]:
     if isinstance(problem, RoutedLoss):
-        return [(loss.log, loss) for loss in problem.all]
+        return [(one.log, one) for one in problem.all]
     return [(remote, problem)] if isinstance(problem, LostEnd) else []

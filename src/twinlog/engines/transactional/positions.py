@@ -25,10 +25,12 @@ begun by a record in `__mirror_offsets`, written in the same transaction as the 
 | there | not dated | before another program has copied on, or never | is FAILED |
 | missing | | no | begins |
 | missing | | yes | is FAILED |
-| missing | | the topic was recreated since a former owner | is FAILED |
+| missing | | `__mirror_offsets` was recreated since a former owner | is FAILED |
 
 A record of former topics may be in another partition of `__mirror_offsets`: the source topic's id
 is in the hash.
+
+A running flow that goes on in a recreated remote topic may have written there: recreated_logs.py.
 """
 
 from collections.abc import Collection, Mapping

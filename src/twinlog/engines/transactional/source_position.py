@@ -28,6 +28,16 @@ class ToBegin:
     begun_in: UUID | None = None
     """The id of the `__mirror_offsets` in which a former owner may have recorded that it has begun;
     None if it had none, or the id is not known."""
+    lost_topic_ids: Collection[UUID] = ()
+    """See `MirrorTopic`."""
+
+    def is_lost(self, begun: BegunPartition | None) -> bool:
+        """Whether it has begun in a former remote topic, in which all copies are lost."""
+        return (
+            begun is not None
+            and begun.route.topic_id in self.lost_topic_ids
+            and begun.route.source_topic_id == self.route.source_topic_id
+        )
 
 
 class Copies(NamedTuple):

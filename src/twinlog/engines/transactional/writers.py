@@ -34,10 +34,8 @@ from twinlog.engines.transactional.kept_positions import KeptPositions, as_found
 from twinlog.engines.transactional.losses import (
     SettledLosses,
     as_record_loss,
-    passed,
-    proved,
     report_stored,
-    unsettled,
+    unlocated,
 )
 from twinlog.engines.transactional.own_writes import by_remote, newly_shared, own_ids
 from twinlog.engines.transactional.position_maps import (
@@ -55,15 +53,14 @@ from twinlog.engines.transactional.positions import (
     PositionLost,
     found_position,
     is_dated,
-    loss,
     lost_of,
     position_group,
     routed_of,
     tail_of,
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.recreated_logs import lost_copies, positions_in_recreated
 from twinlog.engines.transactional.remote_tails import (
-    OlderPosition,
     TailProblem,
     compare_tails,
 )
@@ -89,7 +86,6 @@ from twinlog.engines.transactional.transactions import (
 from twinlog.engines.translated.deleted_remotes import DeletedRemotes
 from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.engines.translated.location import NotLocated
-from twinlog.engines.translated.remote_log import LostEnd
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets
 from twinlog.kafka.log.records import Encoded
@@ -109,6 +105,7 @@ from twinlog.store.topic_reader import read_whole
 log = logging.getLogger(__name__)
 
 _NO_PRODUCER: Final = -1
+_Located = TransactionalQueue | NotLocated
 
 
 class Outdated(Retriable):
@@ -188,13 +185,12 @@ class TransactionalWriters:
         passes_lost: bool = False,
         is_mapped: bool = False,
         routes: bool = False,
-    ) -> Mapping[MirrorPartition, TransactionalQueue | NotLocated]:
+    ) -> Mapping[MirrorPartition, _Located]:
         """Where these partitions of a flow go on; those that have not begun begin.
 
         No transaction with them is in flight. `passes_lost`: where the target has lost records, it
         is reported, and the position gets another tail. Then the partition is located again.
-        `is_mapped`: whether the flow records a map. `routes`: whether its transforms may route
-        records.
+        `is_mapped`: whether the flow records a map. `routes`: whether it may route records.
 
         Raises:
             Fenced: another owner has taken over.
@@ -220,7 +216,10 @@ class TransactionalWriters:
                 {**former, **begun},
                 passes_lost=passes_lost,
             )
-            results: dict[MirrorPartition, TransactionalQueue | NotLocated] = {**routed, **lost}
+            found, unknown = await positions_in_recreated(
+                self._port, found, partitions, begun, committed, own_ids=self._producer_ids
+            )
+            results: dict[MirrorPartition, _Located] = {**routed, **lost, **unknown}
             at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
             settled = self._settled.settled(at, compared)
@@ -230,19 +229,13 @@ class TransactionalWriters:
             for name, position in at.items():
                 result, here = compared[name], found[name]
                 if isinstance(result, Exception):
-                    results[name] = NotLocated(str(result))
-                    if isinstance(result, LostEnd) and passes_lost:
-                        if name not in settled:
-                            results[name] = NotLocated(unsettled(result))
-                            continue
-                        report_stored(name, position, here, self.losses, settled[name])
-                        new[name] = passed(name, position, settled[name])
-                        continue
-                    if isinstance(result, LostEnd | OlderPosition):
-                        reason = loss(str(result), position.offset, group)
-                        results[name] = NotLocated(reason, transient=False)
-                    if proved_at := proved(result, position.remote):
-                        new[name] = replace(position, lost=proved_at)
+                    results[name], changed = unlocated(
+                        *(name, position, here, result, self.losses),
+                        settled=settled.get(name),
+                        passes_lost=passes_lost,
+                        group=group,
+                    )
+                    new |= {} if changed is None else {name: changed}
                     continue
                 results[name] = TransactionalQueue(
                     position.offset,
@@ -259,18 +252,25 @@ class TransactionalWriters:
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
             beginning = [name for name, here in found.items() if here is None]
-            maps, unknown = await changed_maps(
+            maps, unmapped = await changed_maps(
                 self._port, mirror, self._maps, new, compared, begin=beginning, is_mapped=is_mapped
             )
-            for name, reason in unknown.items():
+            for name, reason in unmapped.items():
                 del new[name]
                 results[name] = NotLocated(reason)
             for name in await self._changed(group, {n: remotes[n] for n in new}, committed):
                 del new[name]
                 maps.pop(name, None)
                 results[name] = NotLocated("its position has changed meanwhile")
+            with_former = {
+                n: lost_copies(remotes[n], self._maps.get(n, NO_MAP))
+                for n in new
+                if partitions[n].is_lost(begun.get(n))
+            }
             if new or maps:
                 await self._begin(new, maps, group, committed)
+            for name, copies in with_former.items():
+                self.losses.note(name, copies)
             await self._keep(group, to_keep(remotes, results, new, committed, settled), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
