@@ -20,7 +20,8 @@ id of a topic that was deleted before the flow began. The other brokers do not, 
 not answer leaves it open. Lanes send only where their own broker shows the stored id.
 
 Should the id be wrong all the same, nothing is copied twice: where a partition goes on depends on
-what is recorded and on what the log holds up to its fence, and not on the id.
+what is recorded and on what the log holds up to its fence. (A flow in transactions compares ids, too: a
+position of another one does not count. But its own records in the log do.)
 
 **When a topic is created.** A topic does not exist if each broker answers so; one that does not
 answer, or refuses to describe the topic, leaves it open. The controller decides in the end: it
@@ -235,11 +236,11 @@ async def _go_on(context: SyncContext, recreated: Mapping[str, RecreatedRemote])
     for topic in topics:
         log.error(
             "flow %s: %s was deleted and recreated on the target: all that was copied to the "
-            "former topic is lost; going on in the new one (%s) %s",
+            "former topic is lost; the flow goes on in the new one (%s), %s",
             context.name,
             topic.destination_name,
             topic_id_text(recreated[topic.destination_name].topic_id),
-            "with all records once more" if is_copied_again else "behind what was copied",
+            "copying it again" if is_copied_again else "behind what was copied",
         )
     return len(lacking)
 

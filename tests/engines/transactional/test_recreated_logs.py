@@ -12,7 +12,7 @@ from remote_logs import RemoteLog
 from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.position_maps import NO_MAP, KnownMap
 from twinlog.engines.transactional.positions import position_metadata
-from twinlog.engines.transactional.recreated_logs import lost_copies, positions_in_recreated
+from twinlog.engines.transactional.recreated_logs import RecreatedLogs, lost_copies
 from twinlog.engines.transactional.remote_tails import RemoteTail, tail_of_batch
 from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.engines.translated.location import NotLocated
@@ -52,12 +52,13 @@ def located(
     committed: Committed | None = None,
     begun: Route | None = FORMER,
     lost: tuple[UUID, ...] = (UUID(int=3),),
+    logs: RecreatedLogs | None = None,
 ) -> Committed | NotLocated | None:
     """Where the partition goes on that has no position of the present topics."""
     wanted = ToBegin(PRESENT, Offset(0), lost_topic_ids=lost)
+    logs = logs or RecreatedLogs(cast("DestinationPort", log))
     positions, unknown = asyncio.run(
-        positions_in_recreated(
-            cast("DestinationPort", log),
+        logs.positions(
             {NAME: None},
             {NAME: wanted},
             {} if begun is None else {NAME: BegunPartition(NAME, begun)},
@@ -130,6 +131,37 @@ def test_what_cannot_be_read_now_is_read_again(log: RemoteLog, reason: str) -> N
     assert isinstance(found, NotLocated)
     assert found.transient
     assert any(one in found.reason for one in reason.split("|"))
+
+
+def test_a_log_is_read_once() -> None:
+    """Goal: a partition that is FAILED holds up no other one each time it is located again."""
+    log = of(data(0))
+    logs = RecreatedLogs(cast("DestinationPort", log))
+    found = located(log, logs=logs)
+    assert isinstance(found, NotLocated)
+    assert found.transient
+    assert log.reads == 1
+    log.found += marker(2, OWN, COMMIT) + data(3, FOREIGN)
+    log.end = 5
+    for _ in range(2):
+        found = located(log, logs=logs)
+        assert isinstance(found, NotLocated)
+        assert "landed there up to 2" in found.reason
+        assert log.reads == 2
+    assert located(log, at(9, tail(0)), logs=logs) == at(9, tail(0))
+
+
+@pytest.mark.parametrize(
+    ("copied_to", "expected"), [(None, 3), (Offset(8), 8)], ids=["whole", "taken over"]
+)
+def test_where_all_is_copied_again(copied_to: Offset | None, expected: int) -> None:
+    """Goal: `latest` leaves out nothing that may have been copied, and a takeover says so."""
+    one = ToBegin(
+        PRESENT, Offset(8), copied_to, lost_topic_ids=(UUID(int=3),), source_start=Offset(3)
+    )
+    assert one.begin_again == expected
+    assert one.lacks_front(BegunPartition(NAME, FORMER)) is (copied_to is not None)
+    assert not one.lacks_front(BegunPartition(NAME, PRESENT))
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 copied_to(p),
                 p.assignment.offsets_topic_id if p.owned_before else None,
                 p.assignment.lost_topic_ids,
+                p.source_start,
             )
             for p, begin in begins.items()
             if p.name not in shared

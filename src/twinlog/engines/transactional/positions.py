@@ -195,8 +195,8 @@ def found_position(
         return None
     raise PositionLost(
         f"the position is lost: group {group} has no offset of {remote} any more "
-        "(offsets.retention.minutes); commit the source's offset to go on at for this group on the "
-        "target"
+        "(offsets.retention.minutes, or its topic was deleted); commit the source's offset to go "
+        "on at for this group on the target"
     )
 
 

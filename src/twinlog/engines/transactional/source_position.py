@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -30,6 +30,21 @@ class ToBegin:
     None if it had none, or the id is not known."""
     lost_topic_ids: Collection[UUID] = ()
     """See `MirrorTopic`."""
+    source_start: Offset = field(default=Offset(0))
+    """The source's log start offset."""
+
+    def lacks_front(self, begun: BegunPartition | None) -> bool:
+        """Whether it begins again behind what another program has copied, and what is lost."""
+        return bool(self.copied_to) and self.is_lost(begun)
+
+    @property
+    def begin_again(self) -> Offset:
+        """Where it begins once all of its copies are lost.
+
+        A flow that begins at the end may have copied what is in front of `followed_from`: it may be
+        stored later, or have had another setting before.
+        """
+        return self.source_start if self.copied_to is None else self.begin
 
     def is_lost(self, begun: BegunPartition | None) -> bool:
         """Whether it has begun in a former remote topic, in which all copies are lost."""

@@ -59,7 +59,7 @@ from twinlog.engines.transactional.positions import (
     tail_of,
 )
 from twinlog.engines.transactional.queue import TransactionalQueue
-from twinlog.engines.transactional.recreated_logs import lost_copies, positions_in_recreated
+from twinlog.engines.transactional.recreated_logs import RecreatedLogs, lost_copies
 from twinlog.engines.transactional.remote_tails import (
     TailProblem,
     compare_tails,
@@ -137,6 +137,7 @@ class TransactionalWriters:
         self._producer_ids: set[int] = set()  # that the id had at its fences
         self._fences = 0
         self._deleted = DeletedRemotes(port, lane.settings)
+        self._recreated = RecreatedLogs(port)
         self._kept = KeptPositions()
         self._settled = SettledLosses(lane.settings)
         self.losses = FoundLosses()
@@ -216,11 +217,11 @@ class TransactionalWriters:
                 {**former, **begun},
                 passes_lost=passes_lost,
             )
-            found, unknown = await positions_in_recreated(
-                self._port, found, partitions, begun, committed, own_ids=self._producer_ids
+            found, unknown = await self._recreated.positions(
+                found, partitions, begun, committed, own_ids=self._producer_ids
             )
             results: dict[MirrorPartition, _Located] = {**routed, **lost, **unknown}
-            at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
+            at = {n: self._start(n, partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
             settled = self._settled.settled(at, compared)
             for name, one_loss in ((n, one) for n, losses in settled.items() for one in losses):
@@ -251,7 +252,8 @@ class TransactionalWriters:
                 goes_on = holds(self._maps.get(name, NO_MAP), position, is_mapped=is_mapped)
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
-            beginning = [name for name, here in found.items() if here is None]
+            fronts = {n for n, one in partitions.items() if one.lacks_front(begun.get(n))}
+            beginning = {n for n, here in found.items() if here is None} - fronts
             maps, unmapped = await changed_maps(
                 self._port, mirror, self._maps, new, compared, begin=beginning, is_mapped=is_mapped
             )
@@ -262,15 +264,10 @@ class TransactionalWriters:
                 del new[name]
                 maps.pop(name, None)
                 results[name] = NotLocated("its position has changed meanwhile")
-            with_former = {
-                n: lost_copies(remotes[n], self._maps.get(n, NO_MAP))
-                for n in new
-                if partitions[n].is_lost(begun.get(n))
-            }
+            for name in [n for n in new if partitions[n].is_lost(begun.get(n))]:
+                self.losses.note(name, lost_copies(remotes[name], self._maps.get(name, NO_MAP)))
             if new or maps:
                 await self._begin(new, maps, group, committed)
-            for name, copies in with_former.items():
-                self.losses.note(name, copies)
             await self._keep(group, to_keep(remotes, results, new, committed, settled), committed)
         located = [n for n, one in results.items() if isinstance(one, TransactionalQueue)]
         await self._beginnings.store(located)  # before anything is sent
@@ -393,13 +390,14 @@ class TransactionalWriters:
             raise Retriable(f"the position of {changed[0]} has changed meanwhile")
 
     def _start(
-        self, remote: TopicPartition, partition: ToBegin, found: Committed | None
+        self, name: MirrorPartition, partition: ToBegin, found: Committed | None
     ) -> SourcePosition:
         """Where a partition goes on, or begins."""
+        is_lost = partition.is_lost((self._begun or {}).get(name))
         begin = SourcePosition(
-            remote,
+            TopicPartition(partition.route.topic, name.partition),
             partition.route,
-            partition.begin,
+            partition.begin_again if is_lost else partition.begin,
             LeaderEpoch(UNKNOWN_EPOCH),
             partition.copied_to,
             self._fences,

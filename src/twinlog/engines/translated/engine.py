@@ -565,9 +565,8 @@ async def source_begins(
         if log_bounds.error or log_bounds.start < 0:
             continue
         begin = Offset(log_bounds.start)
-        # What the flow had copied to a remote topic that was recreated is to be copied again.
-        is_lost = bool(partition.assignment.lost_topic_ids)
-        if at_end and not (is_lost and partition.assignment.followed_from is None):
+        partition.source_start = begin
+        if at_end:
             end = Offset(log_bounds.last_stable)
             if partition.followed_from is None:
                 partition.followed_from = end

@@ -170,6 +170,8 @@ class FlowPartition(Generic[W, Q]):
     recorded_at: float = 0.0
     records: int = 0
     bytes: int = 0
+    source_start: Offset = field(default=Offset(0))
+    """The source's log start offset, when the partition was last located."""
     followed_from: Offset | None = None
     """Where it begins in a flow that begins at the end: what is stored, or else the end that the
     source had at its first location. Later ones may be further on, and what is between is not to be

@@ -41,7 +41,7 @@ from twinlog.mirror.flow_settings import MAP
 from twinlog.mirror.mm2_records import decode_heartbeat
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.reported_positions import is_reported
-from twinlog.mirror.settings import TRANSLATED
+from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.states import State
 from twinlog.operations.readiness.begins_later import Front
 from twinlog.operations.readiness.facts import (
@@ -183,6 +183,9 @@ class FlowSurvey:
             for row in topic.partitions
             if row.fresh and row.state is State.MIRRORING
         }
+        if self._subject.mirror.kind == TRANSACTIONAL:
+            # Without a position, what is reported is of a remote topic that was deleted.
+            reported = {p: end for p, end in reported.items() if p in self._positions}
         begins = {
             name.source: topic.begin(name.partition) or 0
             for topic in self._subject.topics
