@@ -20,8 +20,8 @@ id of a topic that was deleted before the flow began. The other brokers do not, 
 not answer leaves it open. Lanes send only where their own broker shows the stored id.
 
 Should the id be wrong all the same, nothing is copied twice: where a partition goes on depends on
-what is recorded and on what the log holds up to its fence. (A flow in transactions compares ids, too: a
-position of another one does not count. But its own records in the log do.)
+what is recorded and on what the log holds up to its fence. (A flow in transactions compares ids,
+too: a position of another one does not count. But its own records in the log do.)
 
 **When a topic is created.** A topic does not exist if each broker answers so; one that does not
 answer, or refuses to describe the topic, leaves it open. The controller decides in the end: it

@@ -502,3 +502,23 @@ class HeartbeatsTail:
 
     async def close(self) -> None:
         pass
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(TRANSLATED, 40), (TRANSACTIONAL, 0)])
+def test_what_a_lane_has_reported_of_a_deleted_topic_is_not_copied(
+    kind: str, expected: int
+) -> None:
+    """Goal: a flow in transactions whose positions went with a remote topic is not READY.
+
+    Until a lane has noticed, its report is of the former topic. Maps are not deleted with it.
+    """
+    row = SimpleNamespace(partition=1, mirrored_offset=40, fresh=True, state=State.MIRRORING)
+    first = SimpleNamespace(partition=0, mirrored_offset=12, fresh=True, state=State.MIRRORING)
+    subject = survey()._subject
+    topics = [SimpleNamespace(topic="t", partitions=[first, row])]
+    changed: Any = SimpleNamespace(
+        **{**vars(subject), "described": SimpleNamespace(topics=topics)},
+    )
+    changed.mirror = SimpleNamespace(**{**vars(subject.mirror), "kind": kind})
+    found = FlowSurvey(cast(Any, None), changed, {}, {FIRST: 10}, {FIRST: 10, SECOND: 10})
+    assert found.ends == {FIRST: 12, SECOND: expected}

@@ -42,7 +42,7 @@ _REMEDY: Final = "delete the flow with --forget-offsets, and the topic, and crea
 
 
 @dataclass
-class _Search:
+class _LogSearch:
     """What is known of a log up to an offset; the next reading goes on there."""
 
     position: Offset = field(default=Offset(0))
@@ -74,7 +74,7 @@ class RecreatedLogs:
 
     def __init__(self, port: DestinationPort) -> None:
         self._port = port
-        self._searches: dict[tuple[TopicPartition, UUID | None, frozenset[int]], _Search] = {}
+        self._searches: dict[tuple[TopicPartition, UUID | None, frozenset[int]], _LogSearch] = {}
 
     async def positions(
         self,
@@ -121,7 +121,7 @@ class RecreatedLogs:
     ) -> Committed | NotLocated | None:
         tail = None if committed is None else tail_of(committed)
         ids = {*own_ids, *(() if tail is None else (tail.last.producer_id,))}
-        search = self._searches.setdefault((remote, topic_id, frozenset(ids)), _Search())
+        search = self._searches.setdefault((remote, topic_id, frozenset(ids)), _LogSearch())
         try:
             await self._read(remote, ids, search)
         except TwinlogError as error:
@@ -138,7 +138,7 @@ class RecreatedLogs:
         )
 
     async def _read(
-        self, remote: TopicPartition, own_ids: Collection[int], search: _Search
+        self, remote: TopicPartition, own_ids: Collection[int], search: _LogSearch
     ) -> None:
         """Read a log up to its end.
 
