@@ -38,12 +38,13 @@ class RemoteLog:
     """Of these."""
     longest_wait_ms: int = 0
     """Of these requests."""
+    leader_epoch: int = 0
     batches_each: int = 1000
     """How many batches an answer has at most."""
 
     async def log_ends(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogEnd]:
         """The same end for each."""
-        return {key: LogEnd(self.error, self.end, 0) for key in keys}
+        return {key: LogEnd(self.error, self.end, self.leader_epoch) for key in keys}
 
     async def bounds(self, keys: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
         """The same bounds for each."""

@@ -10,6 +10,7 @@ from batch_builders import ABORT, COMMIT, marker, record
 from remote_logs import RemoteLog
 
 from twinlog.engines.ports import DestinationPort
+from twinlog.engines.transactional import recreated_logs
 from twinlog.engines.transactional.position_maps import NO_MAP, KnownMap
 from twinlog.engines.transactional.positions import position_metadata
 from twinlog.engines.transactional.recreated_logs import RecreatedLogs, lost_copies
@@ -56,12 +57,12 @@ def located(
 ) -> Committed | NotLocated | None:
     """Where the partition goes on that has no position of the present topics."""
     wanted = ToBegin(PRESENT, Offset(0), lost_topic_ids=lost)
+    record_of = None if begun is None else BegunPartition(NAME, begun)
     logs = logs or RecreatedLogs(cast("DestinationPort", log))
     positions, unknown = asyncio.run(
         logs.positions(
             {NAME: None},
-            {NAME: wanted},
-            {} if begun is None else {NAME: BegunPartition(NAME, begun)},
+            {NAME: wanted} if wanted.is_lost(record_of) else {},
             {} if committed is None else {REMOTE: committed},
             own_ids=[OWN],
         )
@@ -151,17 +152,37 @@ def test_a_log_is_read_once() -> None:
     assert located(log, at(9, tail(0)), logs=logs) == at(9, tail(0))
 
 
-@pytest.mark.parametrize(
-    ("copied_to", "expected"), [(None, 3), (Offset(8), 8)], ids=["whole", "taken over"]
-)
+def test_another_leader_is_read_anew() -> None:
+    """Goal: an unclean election that takes what was read leaves nothing behind."""
+    log = of(data(0))
+    logs = RecreatedLogs(cast("DestinationPort", log))
+    found = located(log, logs=logs)
+    assert isinstance(found, NotLocated)
+    log.found, log.end, log.leader_epoch = data(0, FOREIGN), 2, 1
+    assert located(log, logs=logs) is None
+    log.found, log.end = data(0), 2
+    assert isinstance(located(log, logs=logs), NotLocated)
+    log.found, log.end = b"", 0
+    assert located(log, logs=logs) is None
+
+
+def test_a_long_log_is_read_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: other partitions of the state partition are held up for seconds only."""
+    monkeypatch.setattr(recreated_logs, "_READ_S", -1.0)
+    log = of(data(0, FOREIGN), marker(2, FOREIGN, COMMIT))
+    found = located(log)
+    assert isinstance(found, NotLocated)
+    assert found.transient
+    assert "is read up to its end, 3, first: now at 0" in found.reason
+
+
+@pytest.mark.parametrize(("copied_to", "expected"), [(None, 3), (Offset(0), 3), (Offset(8), 8)])
 def test_where_all_is_copied_again(copied_to: Offset | None, expected: int) -> None:
-    """Goal: `latest` leaves out nothing that may have been copied, and a takeover says so."""
+    """Goal: `latest` leaves out nothing that may have been copied, and no loss is made up."""
     one = ToBegin(
         PRESENT, Offset(8), copied_to, lost_topic_ids=(UUID(int=3),), source_start=Offset(3)
     )
-    assert one.begin_again == expected
-    assert one.lacks_front(BegunPartition(NAME, FORMER)) is (copied_to is not None)
-    assert not one.lacks_front(BegunPartition(NAME, PRESENT))
+    assert one.again().begin == expected
 
 
 @pytest.mark.parametrize(

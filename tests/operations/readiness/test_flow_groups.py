@@ -504,11 +504,18 @@ class HeartbeatsTail:
         pass
 
 
-@pytest.mark.parametrize(("kind", "expected"), [(TRANSLATED, 40), (TRANSACTIONAL, 0)])
+@pytest.mark.parametrize(
+    ("kind", "lost", "expected"),
+    [
+        (TRANSLATED, (UUID(int=2),), (12, 40)),
+        (TRANSACTIONAL, (UUID(int=2),), (10, 0)),
+        (TRANSACTIONAL, (), (12, 40)),
+    ],
+)
 def test_what_a_lane_has_reported_of_a_deleted_topic_is_not_copied(
-    kind: str, expected: int
+    kind: str, lost: tuple[UUID, ...], expected: tuple[int, int]
 ) -> None:
-    """Goal: a flow in transactions whose positions went with a remote topic is not READY.
+    """Goal: a flow in transactions that copies a topic again is not READY before.
 
     Until a lane has noticed, its report is of the former topic. Maps are not deleted with it.
     """
@@ -520,5 +527,7 @@ def test_what_a_lane_has_reported_of_a_deleted_topic_is_not_copied(
         **{**vars(subject), "described": SimpleNamespace(topics=topics)},
     )
     changed.mirror = SimpleNamespace(**{**vars(subject.mirror), "kind": kind})
+    [topic] = subject.topics
+    changed.topics = [replace(topic, lost_topic_ids=lost, begins=(7, 7))]
     found = FlowSurvey(cast(Any, None), changed, {}, {FIRST: 10}, {FIRST: 10, SECOND: 10})
-    assert found.ends == {FIRST: 12, SECOND: expected}
+    assert found.ends == dict(zip((FIRST, SECOND), expected, strict=True))

@@ -16,6 +16,7 @@ All flows of a state partition write under one producer id. Where several have o
 last batch may be another flow's: FAILED, too.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,15 +37,20 @@ from twinlog.kafka.log.markers import commits
 from twinlog.kafka.types import Offset, Sequence, TopicPartition
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
-from twinlog.store.offset_records import BegunPartition
 
-_REMEDY: Final = "delete the flow with --forget-offsets, and the topic, and create it again"
+_READ_S: Final = 5.0
+"""How long one location reads: other partitions of the state partition wait meanwhile."""
+_REMEDY: Final = "delete the topic once more, and it is copied again"
+
+_Key = tuple[TopicPartition, UUID | None, frozenset[int]]
 
 
 @dataclass
 class _LogSearch:
     """What is known of a log up to an offset; the next reading goes on there."""
 
+    epoch: int
+    """The leader epoch in which it is read."""
     position: Offset = field(default=Offset(0))
     undecided: dict[int, RemoteTail] = field(default_factory=dict)
     """By producer id, its last batch since its last marker."""
@@ -66,7 +72,8 @@ class _LogSearch:
 class RecreatedLogs:
     """The remote logs of a state partition's flows that were recreated; see the module.
 
-    A partition that is FAILED is located again and again: each time, only what is new is read.
+    A partition is located again and again: each time, only what is new is read, as far as one
+    location may read.
 
     Args:
         port: the target.
@@ -74,13 +81,12 @@ class RecreatedLogs:
 
     def __init__(self, port: DestinationPort) -> None:
         self._port = port
-        self._searches: dict[tuple[TopicPartition, UUID | None, frozenset[int]], _LogSearch] = {}
+        self._searches: dict[_Key, _LogSearch] = {}
 
     async def positions(
         self,
         found: Mapping[MirrorPartition, Committed | None],
-        partitions: Mapping[MirrorPartition, ToBegin],
-        begun: Mapping[MirrorPartition, BegunPartition],
+        recreated: Mapping[MirrorPartition, ToBegin],
         committed: Mapping[TopicPartition, Committed],
         *,
         own_ids: Collection[int],
@@ -89,8 +95,7 @@ class RecreatedLogs:
 
         Args:
             found: the positions of these topics, None without one. No transaction of them is open.
-            partitions: between which topics they are copied.
-            begun: the records that partitions have begun.
+            recreated: those whose remote topics were recreated.
             committed: the positions that are committed, also of former topics.
             own_ids: producer ids of the flow's state partition.
 
@@ -99,12 +104,10 @@ class RecreatedLogs:
         """
         positions, unknown = dict(found), dict[MirrorPartition, NotLocated]()
         for name, here in found.items():
-            one = partitions[name]
-            if here is None and one.is_lost(begun.get(name)):
-                remote = TopicPartition(one.route.topic, name.partition)
-                there = await self._position(
-                    remote, one.route.topic_id, committed.get(remote), own_ids
-                )
+            if here is None and name in recreated:
+                route = recreated[name].route
+                remote = TopicPartition(route.topic, name.partition)
+                there = await self._position(remote, route.topic_id, committed.get(remote), own_ids)
                 if isinstance(there, NotLocated):
                     unknown[name] = there
                     del positions[name]
@@ -121,35 +124,44 @@ class RecreatedLogs:
     ) -> Committed | NotLocated | None:
         tail = None if committed is None else tail_of(committed)
         ids = {*own_ids, *(() if tail is None else (tail.last.producer_id,))}
-        search = self._searches.setdefault((remote, topic_id, frozenset(ids)), _LogSearch())
+        key = remote, topic_id, frozenset(ids)
         try:
-            await self._read(remote, ids, search)
+            last = await self._last_committed(remote, ids, key)
         except TwinlogError as error:
             return NotLocated(str(error))
-        last = search.last
-        if last is None:
-            return None
-        if tail is not None and (last.end, last.last) == (tail.end, tail.last):
-            return committed
+        if last is None or (tail and (last.end, last.last) == (tail.end, tail.last)):
+            self._searches.pop(key, None)
+            return None if last is None else committed
         return NotLocated(
             f"{remote} was recreated, and a transaction has landed there up to {last.end} whose "
             f"position is not known; {_REMEDY}",
             transient=False,
         )
 
-    async def _read(
-        self, remote: TopicPartition, own_ids: Collection[int], search: _LogSearch
-    ) -> None:
-        """Read a log up to its end.
+    async def _last_committed(
+        self, remote: TopicPartition, own_ids: Collection[int], key: _Key
+    ) -> RemoteTail | None:
+        """The last batch of these producers that is committed in a log; None: there is none.
 
         Raises:
-            TwinlogError: it cannot be read now, or a marker is missing.
+            TwinlogError: it cannot be read now, or not yet to its end, or a marker is missing.
         """
         end = (await self._port.log_ends([remote])).get(remote)
         if end is None or end.error:
             refusal = Refusal(ErrorCode.LEADER_NOT_AVAILABLE if end is None else end.error)
             raise Retriable(f"cannot read the log end of {remote}: {refusal}")
+        search = self._searches.get(key)
+        if search is None or search.epoch != end.leader_epoch or search.position > end.log_end:
+            # Another leader may have lost what was read.
+            search = self._searches[key] = _LogSearch(end.leader_epoch)
+        now = asyncio.get_running_loop().time
+        until = now() + _READ_S
         while search.position < end.log_end:
+            if now() > until:
+                raise Retriable(
+                    f"{remote} was recreated, and is read up to its end, {end.log_end}, first: "
+                    f"now at {search.position}"
+                )
             read = await read_batches(self._port, remote, search.position)
             if not read.headers and read.replicated < end.log_end:
                 raise Retriable(f"{remote} is replicated up to {read.replicated} only")
@@ -160,6 +172,7 @@ class RecreatedLogs:
             search.position = Offset(next_offset)
         if search.undecided:
             raise Retriable(f"{remote} lacks the marker of a transaction of the flow")
+        return search.last
 
 
 def lost_copies(remote: TopicPartition, known: KnownMap) -> RecordLoss:

@@ -33,18 +33,13 @@ class ToBegin:
     source_start: Offset = field(default=Offset(0))
     """The source's log start offset."""
 
-    def lacks_front(self, begun: BegunPartition | None) -> bool:
-        """Whether it begins again behind what another program has copied, and what is lost."""
-        return bool(self.copied_to) and self.is_lost(begun)
+    def again(self) -> "ToBegin":
+        """The same, once all of its copies are lost: behind what another program has copied.
 
-    @property
-    def begin_again(self) -> Offset:
-        """Where it begins once all of its copies are lost.
-
-        A flow that begins at the end may have copied what is in front of `followed_from`: it may be
-        stored later, or have had another setting before.
+        A flow that begins at the end may have copied what is in front of `followed_from`: that may
+        be stored later, and the flow may have had another setting before.
         """
-        return self.source_start if self.copied_to is None else self.begin
+        return replace(self, begin=Offset(max(self.source_start, self.copied_to or 0)))
 
     def is_lost(self, begun: BegunPartition | None) -> bool:
         """Whether it has begun in a former remote topic, in which all copies are lost."""

@@ -217,11 +217,13 @@ class TransactionalWriters:
                 {**former, **begun},
                 passes_lost=passes_lost,
             )
+            anew = {n: one.again() for n, one in partitions.items() if one.is_lost(begun.get(n))}
+            partitions = {**partitions, **anew}
             found, unknown = await self._recreated.positions(
-                found, partitions, begun, committed, own_ids=self._producer_ids
+                found, anew, committed, own_ids=self._producer_ids
             )
             results: dict[MirrorPartition, _Located] = {**routed, **lost, **unknown}
-            at = {n: self._start(n, partitions[n], here) for n, here in found.items()}
+            at = {n: self._start(remotes[n], partitions[n], here) for n, here in found.items()}
             compared = await self._compared(at, passes_lost=passes_lost)
             settled = self._settled.settled(at, compared)
             for name, one_loss in ((n, one) for n, losses in settled.items() for one in losses):
@@ -252,7 +254,8 @@ class TransactionalWriters:
                 goes_on = holds(self._maps.get(name, NO_MAP), position, is_mapped=is_mapped)
                 if not is_stored or begun.get(name) != position.begun(name) or not goes_on:
                     new[name] = position
-            fronts = {n for n, one in partitions.items() if one.lacks_front(begun.get(n))}
+            # What another program has copied in front of it is lost with the former topic.
+            fronts = {n for n, one in anew.items() if one.copied_to}
             beginning = {n for n, here in found.items() if here is None} - fronts
             maps, unmapped = await changed_maps(
                 self._port, mirror, self._maps, new, compared, begin=beginning, is_mapped=is_mapped
@@ -264,7 +267,7 @@ class TransactionalWriters:
                 del new[name]
                 maps.pop(name, None)
                 results[name] = NotLocated("its position has changed meanwhile")
-            for name in [n for n in new if partitions[n].is_lost(begun.get(n))]:
+            for name in anew.keys() & new.keys():
                 self.losses.note(name, lost_copies(remotes[name], self._maps.get(name, NO_MAP)))
             if new or maps:
                 await self._begin(new, maps, group, committed)
@@ -390,14 +393,13 @@ class TransactionalWriters:
             raise Retriable(f"the position of {changed[0]} has changed meanwhile")
 
     def _start(
-        self, name: MirrorPartition, partition: ToBegin, found: Committed | None
+        self, remote: TopicPartition, partition: ToBegin, found: Committed | None
     ) -> SourcePosition:
         """Where a partition goes on, or begins."""
-        is_lost = partition.is_lost((self._begun or {}).get(name))
         begin = SourcePosition(
-            TopicPartition(partition.route.topic, name.partition),
+            remote,
             partition.route,
-            partition.begin_again if is_lost else partition.begin,
+            partition.begin,
             LeaderEpoch(UNKNOWN_EPOCH),
             partition.copied_to,
             self._fences,

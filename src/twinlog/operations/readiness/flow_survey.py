@@ -183,14 +183,16 @@ class FlowSurvey:
             for row in topic.partitions
             if row.fresh and row.state is State.MIRRORING
         }
-        if self._subject.mirror.kind == TRANSACTIONAL:
-            # Without a position, what is reported is of a remote topic that was deleted.
-            reported = {p: end for p, end in reported.items() if p in self._positions}
         begins = {
             name.source: topic.begin(name.partition) or 0
             for topic in self._subject.topics
             for name in topic.mirror_partitions
         }
+        if self._subject.mirror.kind == TRANSACTIONAL:
+            # It is copied again: nothing but a position tells how far (sync/recreated_remotes.py).
+            anew = {topic.topic for topic in self._subject.topics if topic.lost_topic_ids}
+            reported = {p: end for p, end in reported.items() if p.topic not in anew}
+            begins = {p: begin for p, begin in begins.items() if p.topic not in anew}
         return {
             partition: max(
                 self._positions.get(partition, begins.get(partition, 0)),
