@@ -5,6 +5,7 @@ from typing import Any
 
 import librdkafka_tools
 from clients import client
+from lost_logs import failed, values
 from sync_contexts import sync_context
 from transformed_flows import PARTITIONS
 from waiting import SECONDS, until_async
@@ -21,6 +22,20 @@ def delete(pair: Pair, topic: str, *, recreated: bool) -> None:
     librdkafka_tools.delete_topic(servers, f"a.{topic}")
     if recreated:
         librdkafka_tools.make_topic(servers, f"a.{topic}", PARTITIONS)
+
+
+def delete_seen(pair: Pair, mirror: str, topic: str, case: str) -> None:
+    """Delete the remote topic, and wait until the running lane has noticed, which copies nothing.
+
+    The cases: it is `deleted` only; it is recreated, with a lane `running`, or with that `killed`.
+    """
+    delete(pair, topic, recreated=case != "deleted")
+    if case == "killed":
+        return
+    deleted = "the destination does not have this partition"
+    recreated = "deleted and recreated; the flow goes on"
+    failed(pair, mirror, deleted if case == "deleted" else recreated)
+    assert values(pair, topic, 0) == []
 
 
 def go_on(pair: Pair, mirror: str, topic: str) -> None:

@@ -26,11 +26,10 @@ from twinlog.engines.ports import DestinationPort
 from twinlog.engines.transactional.position_maps import KnownMap
 from twinlog.engines.transactional.positions import tail_of
 from twinlog.engines.transactional.remote_reader import read_batches
-from twinlog.engines.transactional.remote_tails import RemoteTail, tail_of_batch
+from twinlog.engines.transactional.remote_tails import RemoteTail, known_end, tail_of_batch
 from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.engines.translated.location import NotLocated
-from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
+from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import Header
 from twinlog.kafka.log.markers import commits
@@ -146,10 +145,7 @@ class RecreatedLogs:
         Raises:
             TwinlogError: it cannot be read now, or not yet to its end, or a marker is missing.
         """
-        end = (await self._port.log_ends([remote])).get(remote)
-        if end is None or end.error:
-            refusal = Refusal(ErrorCode.LEADER_NOT_AVAILABLE if end is None else end.error)
-            raise Retriable(f"cannot read the log end of {remote}: {refusal}")
+        end = known_end(remote, (await self._port.log_ends([remote])).get(remote))
         search = self._searches.get(key)
         if search is None or search.epoch != end.leader_epoch or search.position > end.log_end:
             # Another leader may have lost what was read.

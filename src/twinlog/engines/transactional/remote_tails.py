@@ -194,9 +194,7 @@ async def _compare(
         OlderPosition: a batch of one of these producer ids is committed behind it.
         TwinlogError: it cannot be read now, or a marker is missing.
     """
-    if end is None or end.error:
-        refusal = Refusal(ErrorCode.LEADER_NOT_AVAILABLE if end is None else end.error)
-        raise Retriable(f"cannot read the log end of {key}: {refusal}")
+    end = known_end(key, end)
     if end.log_end < tail.end:
         raise ShorterLog(
             f"the destination has lost records: {key} ends at {end.log_end}, and records were "
@@ -215,6 +213,18 @@ async def _compare(
     if is_there or own_ids:
         behind = _BatchesBehind(key, tail, own_ids, is_decided=not is_there)
         await behind.search(port, read, Offset(end.log_end))
+
+
+def known_end(key: TopicPartition, end: LogEnd | None) -> LogEnd:
+    """The log end that a broker has answered.
+
+    Raises:
+        Retriable: it has not answered, or has refused.
+    """
+    if end is None or end.error:
+        refusal = Refusal(ErrorCode.LEADER_NOT_AVAILABLE if end is None else end.error)
+        raise Retriable(f"cannot read the log end of {key}: {refusal}")
+    return end
 
 
 def _no_marker(key: TopicPartition, end: Offset, tail: RemoteTail) -> Retriable:
