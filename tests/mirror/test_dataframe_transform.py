@@ -4,6 +4,7 @@ import pytest
 
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.dataframe_transform import (
+    ROUTES,
     DataFrameTransform,
     PartColumn,
     PartFormat,
@@ -12,6 +13,7 @@ from twinlog.mirror.dataframe_transform import (
     StaticTable,
     has_dataframe_transform,
     keeps_references,
+    may_route_rows,
     parse_dataframe_transform,
     wrong_dataframe_transform,
 )
@@ -37,6 +39,7 @@ def test_all_properties() -> None:
         "twinlog.transform.tables.prices": "/data/prices.CSV",
         "twinlog.transform.tables.prices.schema": "id BIGINT, price INT",
         "twinlog.transform.tables.names": "/data/names.parquet",
+        "twinlog.transform.routes": "False",
         "twinlog.transform.spark.memory": "4g",
         "twinlog.transform.spark.sql.session.timeZone": "Europe/Berlin",
     }
@@ -48,9 +51,20 @@ def test_all_properties() -> None:
             StaticTable("names", "/data/names.parquet", "parquet"),
             StaticTable("prices", "/data/prices.CSV", "csv", "id BIGINT, price INT"),
         ),
+        routes=False,
         memory_mib=4096,
         time_zone="Europe/Berlin",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "routes"), [(None, True), ("true", True), (" false ", False), ("no", True)]
+)
+def test_whether_rows_may_be_routed(text: str | None, *, routes: bool) -> None:
+    """Goal: by default they may; and if it cannot be read, which is refused."""
+    values = SQL if text is None else {**SQL, ROUTES: text}
+    assert may_route_rows(values) == routes
+    assert not may_route_rows({"transforms": "a"})
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ ROUTED_BY_HEADER = {
     "predicates.named.name": "h",
 }
 del ROUTED_BY_HEADER["predicates.named.pattern"]
+STAYING = {**QUERY, "twinlog.transform.routes": "false"}
 TIMED_AND_ROUTED = {**TIMED, **ROUTED, "transforms": "r, route"}
 
 
@@ -142,6 +143,9 @@ def test_what_cannot_be_translated_is_refused(transforms: dict[str, str], name: 
         ({**ROUTED, MAP: "true"}, True),
         ({**ROUTED_BY_NAME, GROUPS: "true"}, True),
         ({**QUERY, "enabled": "false", GROUPS: "true"}, False),
+        ({**STAYING, GROUPS: "true"}, True),
+        ({**STAYING, MAP: "true"}, True),
+        (STAYING, False),
     ],
 )
 def test_in_transactions_a_map_is_recorded_on_request(

@@ -13,6 +13,8 @@ what is expected.
 The function drops records one by one, and whole runs of them: then a micro-batch may have no
 result, and only its position is written.
 
+Flows of queries and functions record a map of offsets, which `verify` compares.
+
 Flows of all kinds but the first write in transactions, and some are aborted by kills: see `aborted`
 for what readers with read_uncommitted may find beyond the committed records.
 """
@@ -73,10 +75,13 @@ _SQL: Final = """
 """
 BATCHES: Final = FlowKind(name="batches", is_transactional=False)
 TRANSACTIONS: Final = FlowKind(name="transactions", settings={"transaction.producer": "true"})
-QUERY: Final = FlowKind(name="query", settings={"twinlog.transform.sql": _SQL}, changed=_by_query)
+_MAPPED: Final = {"twinlog.transform.routes": "false", "twinlog.offset.map": "true"}
+QUERY: Final = FlowKind(
+    name="query", settings={"twinlog.transform.sql": _SQL, **_MAPPED}, changed=_by_query
+)
 FUNCTION: Final = FlowKind(
     name="function",
-    settings={"twinlog.transform.function": "frame_functions:sampled"},
+    settings={"twinlog.transform.function": "frame_functions:sampled", **_MAPPED},
     kept=_kept_by_function,
     drops=True,
 )

@@ -8,6 +8,7 @@ r"""A flow's transform by Spark: a SQL query or a Python function (decision 0016
     twinlog.transform.tables.prices.schema = id BIGINT, price DECIMAL(10, 2)
 
 `twinlog.transform.function = module:function` names a function `DataFrame -> DataFrame` instead.
+`twinlog.transform.routes = false` tells that records stay in their own topic and partition.
 
 The query reads `records`, one row for each record (`RECORD_COLUMNS`). A row of its result is a
 record to write, and `record` names the record that it comes from. Another column of
@@ -23,11 +24,13 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from twinlog.kafka.errors import UserError
+from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.transform_options import WrongProperty, joined
 
 PREFIX: Final = "twinlog.transform."
 SQL: Final = f"{PREFIX}sql"
 FUNCTION: Final = f"{PREFIX}function"
+ROUTES: Final = f"{PREFIX}routes"
 TABLES: Final = f"{PREFIX}tables."
 REGISTRY: Final = f"{PREFIX}registry."
 TARGET_REGISTRY: Final = f"{PREFIX}target.registry."
@@ -80,6 +83,8 @@ RESULT_COLUMNS: Final = ("record", "topic", "partition", "timestamp", "key", "va
 IGNORED_COLUMNS: Final = ("offset",)
 """Columns of a result without effect: `SELECT *` has them."""
 
+_ROUTES: Final = "true"
+"""The default: a query may have a column `topic`."""
 _PARTS: Final = ("key", "value")
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -147,6 +152,8 @@ class DataFrameTransform:
     sql: str | None = None
     function: str | None = None
     """`module:function`, imported where it runs."""
+    routes: bool = True
+    """Whether rows may go to another topic, or partition, than their records; else they fail."""
     tables: tuple[StaticTable, ...] = ()
     key: PartColumn = PartColumn()
     value: PartColumn = PartColumn()
@@ -175,6 +182,16 @@ def keeps_references(name: str) -> bool:
 def has_dataframe_transform(values: Mapping[str, str]) -> bool:
     """Whether a flow's properties have a transform by Spark, complete or not."""
     return any(map(is_dataframe_property, values))
+
+
+def may_route_rows(values: Mapping[str, str]) -> bool:
+    """Whether a flow with these properties has a transform by Spark that may route records."""
+    if not has_dataframe_transform(values):
+        return False
+    try:
+        return parse_flag(values.get(ROUTES, _ROUTES))
+    except ValueError:
+        return True  # it is refused by `parse_dataframe_transform`
 
 
 def parse_dataframe_transform(values: Mapping[str, str]) -> DataFrameTransform | None:
@@ -223,6 +240,7 @@ class _QueryReader:
         registries = self._registries(uses_avro)
         tables, memory = self._tables(), self._memory()
         time_zone = self._take(TIME_ZONE) or "UTC"
+        routes = self._flag(ROUTES, _ROUTES)
         self._refuse_left()
         if bool(sql) == bool(function):
             which = "both are set" if sql else "neither is set"
@@ -232,6 +250,7 @@ class _QueryReader:
         return DataFrameTransform(
             sql=sql or None,
             function=function or None,
+            routes=routes,
             tables=tables,
             key=key,
             value=value,
@@ -245,7 +264,7 @@ class _QueryReader:
         hint = (
             f"expected {SQL}, {FUNCTION}, {TABLES}NAME, {TABLES}NAME.schema, "
             f"{PREFIX}value.format, {PREFIX}value.schema, {PREFIX}value.subject, or those of key; "
-            f"{MEMORY}, {TIME_ZONE}; "
+            f"{ROUTES}, {MEMORY}, {TIME_ZONE}; "
             f"{REGISTRY}NAME or {TARGET_REGISTRY}NAME with the name {URL}, {USER_INFO}, "
             f"{_USER_SOURCE}, {', '.join(_TLS_NAMES)}"
         )
@@ -254,6 +273,15 @@ class _QueryReader:
             self._refuse(name, f"{name} is not known")
         if last:
             self._refuse(last, f"{last} is not known", hint)
+
+    def _flag(self, name: str, default: str) -> bool:
+        """Take a boolean."""
+        text = self._left.pop(name, default)
+        try:
+            return parse_flag(text)
+        except ValueError as error:
+            self._refuse(name, f"{name} is {text!r}: expected {error}")
+            return True
 
     def _memory(self) -> int:
         """MiB of a size as Spark writes it."""

@@ -24,6 +24,7 @@ from twinlog.mirror.dataframe_transform import (
     DataFrameTransform,
     has_dataframe_transform,
     is_dataframe_property,
+    may_route_rows,
     parse_dataframe_transform,
     wrong_dataframe_transform,
 )
@@ -68,8 +69,9 @@ from twinlog.mirror.transform_options import WrongProperty
 
 _GROUPS: Final = "sync.group.offsets.enabled"
 NO_MAP: Final = (
-    "expected false, since offsets are not translated for a query, a function, TimestampRouter, or "
-    "a RegexRouter with a predicate other than TopicNameMatches"
+    "expected false, since offsets are not translated for TimestampRouter, a RegexRouter with a "
+    "predicate other than TopicNameMatches, or a query or function without "
+    "twinlog.transform.routes=false"
 )
 _POSITIONS: Final = "emit.checkpoints.interval.seconds"
 _ALIASES: Final = ("source.cluster.alias", "target.cluster.alias")
@@ -303,12 +305,12 @@ def positions_interval_s(settings: FlowSettings) -> int:
 def may_record_map(values: Mapping[str, str]) -> bool:
     """Whether a flow with transforms of these properties, by MirrorMaker 2's names, can do so.
 
-    What a query or function makes of a record may depend on others, and be anywhere. Records that
-    are routed by what is in them may go to the remote topic of another one, and a group that goes
-    on there between two of its own records has not read them. Where only the name of their topic
-    decides, they have a remote topic of their own (routed_names.py).
+    Records that are routed by what is in them may go to the remote topic of another one, and a
+    group that goes on there between two of its own records has not read them. So may the rows of a
+    query or function, unless they may not be routed. Where only the name of their topic decides,
+    they have a remote topic of their own (routed_names.py).
     """
-    return not has_dataframe_transform(values) and routes_by_name(values)
+    return not may_route_rows(values) and routes_by_name(values)
 
 
 def routed_topics(values: Mapping[str, str], settings: FlowSettings) -> dict[str, str]:
@@ -355,13 +357,13 @@ def transforms_of(properties: Mapping[str, str]) -> TransformChain | DataFrameTr
 def may_route(properties: Mapping[str, str]) -> bool:
     """Whether a flow's transforms may write records to other topics than the remote ones.
 
-    A query or function of Spark may: only its result has the topics.
+    Unless it is excluded, a query or function of Spark may: only its result has the topics.
 
     Args:
         properties: a flow's, as `transforms_of` accepts them.
     """
     values = settings_texts(properties)
-    return has_dataframe_transform(values) or has_router(values)
+    return may_route_rows(values) or has_router(values)
 
 
 def goes_on_in_recreated(properties: Mapping[str, str]) -> bool:

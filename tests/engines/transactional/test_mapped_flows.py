@@ -52,6 +52,17 @@ DROPPING = {
     **MAP,
 }
 """See `numbers_written_to`: of each 5 numbers one is dropped."""
+QUERY = {
+    "twinlog.transform.sql": """
+        SELECT record, named_struct('number', value.number, 'secret', '') AS value
+        FROM records WHERE value.number % 5 <> 0
+    """,
+    "twinlog.transform.value.format": "json",
+    "twinlog.transform.value.schema": "number BIGINT",
+    "twinlog.transform.routes": "false",
+    **MAP,
+}
+"""The same by Spark."""
 IN_TRANSACTIONS = {"transaction.producer": "true", **MAP}
 
 
@@ -135,14 +146,20 @@ def check_map(pair: Pair, flow: str, topic: str, partition: int, *, start: int =
     return exact
 
 
-def test_each_offset_is_translated_though_lanes_are_killed(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "transforms", [DROPPING, pytest.param(QUERY, marks=pytest.mark.spark)], ids=["chain", "query"]
+)
+def test_each_offset_is_translated_though_lanes_are_killed(
+    pair: Pair, tmp_path: Path, transforms: dict[str, str]
+) -> None:
     """Goal: kill -9 at random moments, records that are dropped: the map is exact."""
-    flow, topic = new_flow(pair, DROPPING)
+    kills = 2 if transforms is QUERY else 4  # Spark takes its time to start
+    flow, topic = new_flow(pair, transforms)
     source, destination = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
     writing = numbers_written_to(source, topic)
     try:
         with lanes(destination, tmp_path) as running:
-            kill_lanes(running, 4, f"a.{topic}", random.Random(11), SECONDS)
+            kill_lanes(running, kills, f"a.{topic}", random.Random(11), SECONDS)
             committed = writing.end()
             running.start("last")
             wanted = sum(1 for number in committed if number % 5)

@@ -21,6 +21,7 @@ from twinlog.mirror.plan import Data
 
 ONE, TWO = TopicPartition("A.t", 0), TopicPartition("A.t", 1)
 TRANSFORM = DataFrameTransform(sql="SELECT * FROM records")
+STAYING = DataFrameTransform(sql="SELECT * FROM records", routes=False)
 Query = Callable[[Sequence[SourceRow]], ResultRows]
 
 
@@ -32,7 +33,7 @@ class Frames:
         self.runs = 0
 
     async def run(self, transform: DataFrameTransform, rows: Sequence[SourceRow]) -> ResultRows:
-        assert transform == TRANSFORM
+        assert transform in {TRANSFORM, STAYING}
         self.runs += 1
         return self._query(rows)
 
@@ -144,6 +145,58 @@ def test_a_row_that_cannot_be_written_stops_its_partition_only(
     assert sum(map(len, written(found[ONE]).values())) == 1
     assert sum(map(len, written(found[TWO]).values())) == 2
     assert found[TWO].failure is None
+
+
+def mapped(
+    query: Query, batches: dict[TopicPartition, list[Data]]
+) -> dict[TopicPartition, Outputs]:
+    found = asyncio.run(frame_outputs(Frames(query), STAYING, batches, is_mapped=True))
+    return {key: one for key, one in found.items() if isinstance(one, Outputs)}
+
+
+def test_the_offsets_of_rows_are_known_for_a_map() -> None:
+    """Goal: one for each record that is written, of its own partition, in the log's order."""
+
+    def dropping(rows: Sequence[SourceRow]) -> ResultRows:
+        kept = [(row.record, row.topic) for row in rows if row.value != b"x"]
+        return ResultRows(("record", "topic"), kept[::-1])
+
+    first, second = batch(3, [b"a", b"b", b"x", b"c"]), batch(9, [b"x", b"d"])
+    found = mapped(dropping, {ONE: [first, second], TWO: [batch(0, [b"x"])]})
+    assert found[ONE].sources == [(3, 5), (6, 7), (10, 11)]
+    assert values(found[ONE], ONE) == [b"a", b"b", b"c", b"d"]
+    assert found[TWO] == Outputs({})
+    assert outputs(dropping, {ONE: [first]})[ONE].sources == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows_of", "text"),
+    [
+        (("topic",), [("B",)], "its row is for another topic or partition"),
+        (("partition",), [(1,)], "its row is for another topic or partition"),
+        (("topic",), [("A.t",), ("A.t",)], "it has several rows"),
+    ],
+)
+def test_what_a_map_cannot_have_stops_its_partition(
+    columns: tuple[str, ...], rows_of: list[tuple[object, ...]], text: str
+) -> None:
+    """Goal: what is before such a record is written, with its offsets; the record is not."""
+    stays: dict[str, object] = {"topic": "A.t", "partition": 0}
+
+    def query(rows: Sequence[SourceRow]) -> ResultRows:
+        kept = tuple(stays[name] for name in columns)
+        found = [
+            (row.record, *cells)
+            for row in rows
+            for cells in (rows_of if row.value == b"bad" else [kept])
+        ]
+        return ResultRows(("record", *columns), found)
+
+    one = mapped(query, {ONE: [batch(4, [b"a", b"bad", b"c"])]})[ONE]
+    assert one.failure is not None
+    assert one.failure.offset == 5
+    assert text in one.failure.reason
+    assert (values(one, ONE), one.sources) == ([b"a"], [(4, 5)])
 
 
 @pytest.mark.parametrize("bad", range(9))

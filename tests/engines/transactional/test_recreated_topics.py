@@ -27,6 +27,11 @@ from twinlog.store.mirrors import MirrorStore
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
+MAP = {"twinlog.offset.map": "true"}
+QUERY = {
+    "twinlog.transform.sql": "SELECT record FROM records",
+    "twinlog.transform.routes": "false",
+}
 SETTINGS = {"transaction.producer": "true", "twinlog.data.loss": "continue"}
 
 
@@ -64,7 +69,9 @@ def is_exact(pair: Pair, mirror: str, topic: str, source_offsets: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("case", "mapped"), [("running", False), ("killed", True), ("deleted", True)]
+    ("case", "settings"),
+    [("running", {}), ("killed", MAP), ("deleted", MAP), ("deleted", {**QUERY, **MAP})],
+    ids=["running", "killed", "deleted", "query"],
 )
 def test_all_is_copied_again_to_a_recreated_topic(
     target: LocalCluster,
@@ -73,7 +80,7 @@ def test_all_is_copied_again_to_a_recreated_topic(
     tmp_path: Path,
     case: str,
     *,
-    mapped: bool,
+    settings: dict[str, str],
 ) -> None:
     """Goal: each record once, also after a takeover, and a second time; the map is exact.
 
@@ -81,7 +88,7 @@ def test_all_is_copied_again_to_a_recreated_topic(
     """
     running = case != "killed"
     pair = Pair(kafka_391 if target.version == DEFAULT_VERSION else kafka, target)
-    mirror, topic = new_flow(pair, {**SETTINGS, "twinlog.offset.map": str(mapped).lower()})
+    mirror, topic = new_flow(pair, {**SETTINGS, **settings})
     source = pair.source.bootstrap_servers
     quick = {"metadata.max.age.ms": "2000"}
     with lanes(target.bootstrap_servers, tmp_path, quick) as nodes:
@@ -105,14 +112,14 @@ def test_all_is_copied_again_to_a_recreated_topic(
                 good=lambda one: one.times == 1,
             )
             assert f"a.{topic}-0, " in str(counted.last)
-            assert ("offsets up to" in str(counted.last)) is mapped
+            assert ("offsets up to" in str(counted.last)) is bool(settings)
         nodes.end()
         nodes.start("last")
         write(source, topic, "6")
         write(source, topic, "other", partition=1)
         copied(pair, topic, 0, *written, "6")
         copied(pair, topic, 1, "other")
-        if mapped:
+        if settings:
             until(lambda: is_exact(pair, mirror, topic, 7), SECONDS, "the map")
         until(
             lambda: {state for state, _ in states(pair, mirror).values()} == {"MIRRORING"},

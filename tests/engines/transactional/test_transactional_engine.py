@@ -223,7 +223,7 @@ def test_a_stop_of_a_partition_that_waits_for_its_turn_ends_a_query(
 ) -> None:
     """Goal: a stop does not wait for Spark, also if others only are in the transaction."""
 
-    async def hangs(*_: object) -> Any:
+    async def hangs(*_: object, **_more: object) -> Any:
         await asyncio.sleep(3600)
 
     monkeypatch.setattr(engine_module, "frame_outputs", hangs)

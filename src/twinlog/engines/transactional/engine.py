@@ -423,7 +423,8 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         by_spark: Mapping[TopicPartition, Outputs | CorruptBatch] = {}
         if isinstance(transforms, DataFrameTransform) and any(for_spark.values()):
             max_bytes = min(one.may_build(BATCH_BYTES, now) for one in data)
-            query = frame_outputs(_available(self._dataframes), transforms, for_spark, max_bytes)
+            frames, is_mapped = _available(self._dataframes), rules.is_mapped
+            query = frame_outputs(frames, transforms, for_spark, max_bytes, is_mapped=is_mapped)
             by_spark = await self._unless_stopped(query, waiting)
         for partition in data:
             if partition.name not in results:

@@ -35,14 +35,15 @@ from twinlog.engines.transactional.outputs import (
 from twinlog.kafka.errors import CorruptBatch, Retriable
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.record_parts import AT_ONCE, CutRecord, cut_records
-from twinlog.kafka.log.records import Encoded, Headers, decode_headers, encode_headers
+from twinlog.kafka.log.records import Headers, decode_headers, encode_headers
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.dataframe_transform import DataFrameTransform
+from twinlog.mirror.dataframe_transform import ROUTES, DataFrameTransform
 from twinlog.mirror.plan import Data
 from twinlog.mirror.record_converters import TransformError
 from twinlog.mirror.transform_chain import check_routed_topic
 
 _MAX_PARTITION: Final = (1 << 31) - 1
+_NOTHING: Final = Outputs({})
 
 
 class SourceRecord(NamedTuple):
@@ -84,6 +85,8 @@ async def frame_outputs(
     transform: DataFrameTransform,
     batches: Mapping[TopicPartition, Sequence[Data]],
     max_bytes: int = BATCH_BYTES,
+    *,
+    is_mapped: bool = False,
 ) -> Mapping[TopicPartition, Outputs | CorruptBatch]:
     """What is to be written for these batches, by the remote partition.
 
@@ -92,6 +95,8 @@ async def frame_outputs(
         transform: what is done to the records.
         batches: by remote partition, in order.
         max_bytes: of a batch that is written, uncompressed.
+        is_mapped: whether the source offset of each row is wanted (`Outputs.sources`); a record
+            may have one row then. The transform routes none.
 
     Raises:
         QueryUnusable: the transform cannot be applied to any record.
@@ -105,7 +110,7 @@ async def frame_outputs(
             parts[remote] = await source_records(remote, data, steps)
         except CorruptBatch as error:
             corrupt[remote] = error
-    query = _Query(frames, transform, max_bytes)
+    query = _Query(frames, transform, max_bytes, is_mapped)
     failures: dict[TopicPartition, RecordFailure] = {}
     tried_alone = False
     while True:
@@ -127,11 +132,14 @@ async def frame_outputs(
         for remote, failure in failed.items():
             failures[remote] = failure
             parts[remote] = [one for one in parts[remote] if one.offset < failure.offset]
-    outputs = {remote: Outputs(results.get(remote, {}), failures.get(remote)) for remote in parts}
+    outputs = {
+        remote: results.get(remote, _NOTHING)._replace(failure=failures.get(remote))
+        for remote in parts
+    }
     return {**outputs, **corrupt}
 
 
-_Results = Mapping[TopicPartition, Mapping[TopicPartition, Sequence[Encoded]]]
+_Results = Mapping[TopicPartition, Outputs]
 _Failures = Mapping[TopicPartition, RecordFailure]
 
 
@@ -142,9 +150,10 @@ class _Query:
     frames: DataFrames
     transform: DataFrameTransform
     max_bytes: int
+    is_mapped: bool
 
     async def run(self, records: Sequence[SourceRecord]) -> tuple[_Results, _Failures]:
-        """The batches of the result by the partitions that they come from, and rows that fail.
+        """What is to be written by the partitions that it comes from, and rows that fail.
 
         Raises:
             QueryFailed: the query fails for these records.
@@ -153,7 +162,56 @@ class _Query:
             return {}, {}
         rows = await _rows(records)
         result = await self.frames.run(self.transform, rows)
-        return await assembled(records, result, self.max_bytes)
+        return await self._assembled(records, result)
+
+    async def _assembled(
+        self, records: Sequence[SourceRecord], result: ResultRows
+    ) -> tuple[_Results, _Failures]:
+        """What is to be written of a result, by the remote partition of the records it comes from.
+
+        Returns:
+            That, and for each partition the first record with a row that cannot be written.
+
+        Raises:
+            QueryFailed: a row does not name a record.
+        """
+        steps = Steps()
+        growing: dict[TopicPartition, GrowingBatches] = {}
+        failures: dict[TopicPartition, RecordFailure] = {}
+        before = -1
+        async for index, row in _in_order(result.rows, len(records), steps):
+            source = records[index]
+            if source.remote in failures:
+                continue
+            try:
+                to, written = _written(source, dict(zip(result.columns, row, strict=True)))
+                self._check_row(source, to, is_first=index != before)
+            except TransformError as error:
+                failures[source.remote] = _failure(source, str(error))
+                continue
+            before = index
+            if source.remote not in growing:
+                mapped = source.remote if self.is_mapped else None
+                growing[source.remote] = GrowingBatches(self.max_bytes, mapped=mapped)
+            growing[source.remote].add(to, [written], source.codec)
+        built = {
+            remote: Outputs(await each.finished(), sources=each.sources)
+            for remote, each in growing.items()
+        }
+        return built, failures
+
+    def _check_row(self, source: SourceRecord, to: TopicPartition, *, is_first: bool) -> None:
+        """Check that a row may go there, and that the flow's map can have it.
+
+        Raises:
+            TransformError: it may not, or the map cannot.
+        """
+        if to != source.remote and not self.transform.routes:
+            raise TransformError(
+                f"its row is for another topic or partition, which {ROUTES}=false excludes"
+            )
+        if self.is_mapped and not is_first:
+            raise TransformError("it has several rows, and a map of offsets can have one")
 
     async def failures_alone(
         self, parts: Mapping[TopicPartition, Sequence[SourceRecord]]
@@ -196,34 +254,6 @@ def _row(index: int, record: SourceRecord) -> SourceRow:
     offset, timestamp, key, value, _ = record.cut
     topic, partition = record.remote
     return SourceRow(index, topic, partition, offset, timestamp, key, value, record.headers)
-
-
-async def assembled(
-    records: Sequence[SourceRecord], result: ResultRows, max_bytes: int = BATCH_BYTES
-) -> tuple[_Results, _Failures]:
-    """The batches of a result, by the remote partition of the records that they come from.
-
-    Returns:
-        The batches, and for each partition the first record with a row that cannot be written.
-
-    Raises:
-        QueryFailed: a row does not name a record.
-    """
-    steps = Steps()
-    growing: dict[TopicPartition, GrowingBatches] = {}
-    failures: dict[TopicPartition, RecordFailure] = {}
-    async for index, row in _in_order(result.rows, len(records), steps):
-        source = records[index]
-        if source.remote in failures:
-            continue
-        try:
-            to, written = _written(source, dict(zip(result.columns, row, strict=True)))
-        except TransformError as error:
-            failures[source.remote] = _failure(source, str(error))
-            continue
-        batches = growing.setdefault(source.remote, GrowingBatches(max_bytes))
-        batches.add(to, [written], source.codec)
-    return {remote: await each.finished() for remote, each in growing.items()}, failures
 
 
 async def _in_order(

@@ -31,9 +31,9 @@ A reader of copies that are lost may have committed a position behind that begin
 that land there next are others. So the head has where such positions end (`lost_to`): up to there,
 what a group has committed is not translated back.
 
-A flow has no map if what is in a record may route it, or if it has a query or a function
-(`mirror.flow.records_map`): records of others may be between two copies of a partition then. If
-only the topic's name routes, the remote topic is where the records go (mirror/routed_names.py).
+A flow has no map if what is in a record may route it (`mirror.flow.records_map`): records of
+others may be between two copies of a partition then. If only the topic's name routes, the remote
+topic is where the records go (mirror/routed_names.py).
 Where it has no map any more, heads are dropped with the next transaction or location, before a
 later map could go on behind such records: all of the flow in the state partition, also of what is
 paused.
