@@ -308,16 +308,18 @@ def test_the_lines_of_a_transform_by_spark() -> None:
         "twinlog.transform.sql = SELECT 1\n"
         "A->B.twinlog.transform.sql = SELECT record FROM records\n"
         "A->B.twinlog.transform.value.format = string\n"
+        "A->B.twinlog.transform.routes = false\n"
         "A->B.twinlog.transform.tables.prices = /data/prices.csv\n"
         "A->B.value.converter = org.apache.kafka.connect.json.JsonConverter\n"
     )
-    found = explained(text)[-5:]
-    assert [line.verdict for line in found] == [NO_EFFECT, DIFFERS, DIFFERS, DIFFERS, DIFFERS]
+    found = explained(text)[-6:]
+    assert [line.verdict for line in found] == [NO_EFFECT, *[DIFFERS] * 5]
     assert "write SOURCE->TARGET.twinlog.transform.sql" in found[0].text
     assert "applies this query to each micro-batch of records (A->B)" in found[1].text
     assert "keys or values become columns" in found[2].text
-    assert "a static table" in found[3].text
-    assert "this converter would change them" in found[4].text
+    assert "rows of the result may go to another topic" in found[3].text
+    assert "a static table" in found[4].text
+    assert "this converter would change them" in found[5].text
 
 
 @pytest.mark.parametrize(

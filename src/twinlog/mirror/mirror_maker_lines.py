@@ -27,6 +27,7 @@ from twinlog.mirror.dataframe_transform import (
     FUNCTION,
     MEMORY,
     REGISTRY,
+    ROUTES,
     SQL,
     TABLES,
     TARGET_REGISTRY,
@@ -431,6 +432,8 @@ class _LineReader:
             what = "where the schemas of Avro are, and how that is reached"
         elif name in {MEMORY, TIME_ZONE}:
             what = "a setting of the Spark beside each lane"
+        elif name == ROUTES:
+            what = "whether rows of the result may go to another topic or partition"
         else:
             what = "how keys or values become columns of records"
         return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"
