@@ -87,8 +87,9 @@ def test_transformed_records_arrive_once_though_lanes_and_spark_are_killed(
                     os.kill(spark_below(pid)[turn - 1], signal.SIGKILL)
                     goes_on()
                 # What was read before the kill may be written while Spark starts again.
-                until(lambda pid=pid: all(spark_below(pid)), SECONDS, "Spark is there again")
-                below = spark_below(pid)
+                below = until(
+                    lambda pid=pid: spark_below(pid), SECONDS, "Spark is there again", good=all
+                )
                 running.kill(node)
                 until(
                     lambda below=below: not any(map(lives, below)), SECONDS, "Spark has ended, too"
@@ -101,6 +102,7 @@ def test_transformed_records_arrive_once_though_lanes_and_spark_are_killed(
 
 
 def lives(pid: int) -> bool:
+    assert pid > 0, "0 is this process's own group"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
