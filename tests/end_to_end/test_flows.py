@@ -17,7 +17,7 @@ from twinlog.interfaces.client.remote_cluster_utils import RemoteClusterUtils
 from twinlog.kafka.types import TopicPartition as KafkaPartition
 from twinlog.local.load import delete_before
 from twinlog.local.stage import Stage
-from twinlog.mirror.mm2_records import Heartbeat, decode_heartbeat, encode
+from twinlog.mirror.mm2_records import decode_heartbeat
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -52,7 +52,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory, metrics_address: str) -> Ite
         stage.start_source()
         stage.start_destination()
 
-        assert create(stage, "a", SETTINGS) == FLOW
+        both = {**SETTINGS, "twinlog.source.heartbeats.enabled": "true"}
+        assert create(stage, "a", both) == FLOW
         create(stage, "t", {**SETTINGS, **IN_TRANSACTIONS})
         stage.start_node("node", "--metrics-address", metrics_address)
         await_ready(metrics_address)
@@ -145,13 +146,7 @@ def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
     """Goal: Kafka's own RemoteClusterUtils find a group's offsets, exactly translated."""
     servers, name, group = stage.source.bootstrap_servers, f"copied-{topic}", f"g-{topic}"
     librdkafka_tools.make_topic(servers, name)
-    heartbeat = Heartbeat(source_cluster_alias="b", target_cluster_alias="a", timestamp=1)
     write_transactions(servers, name, 100)
-    librdkafka_tools.make_topic(servers, "heartbeats")
-    beat = Producer({"bootstrap.servers": servers})
-    key, value = encode(heartbeat)
-    beat.produce("heartbeats", value, key)
-    assert beat.flush(120) == 0
     librdkafka_tools.commit(servers, group, name, {0: 55 + 5})
     here = {"bootstrap.servers": stage.destination.bootstrap_servers}
     with mirror_maker_java(tmp_path) as java:

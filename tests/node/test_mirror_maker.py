@@ -194,6 +194,6 @@ def test_an_unexpected_error_does_not_end_heartbeats(
     with caplog.at_level(logging.ERROR), pytest.raises(asyncio.CancelledError):
         asyncio.run(mirror_maker._beat(pair))
     assert tries == ["B", "B"]
-    assert pauses == [60]
+    assert pauses == [0, 60]
     assert "cannot write heartbeats to cluster B" in caplog.text
     assert "a defect" in caplog.text

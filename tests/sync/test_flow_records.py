@@ -28,6 +28,7 @@ from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import JOINED, NO_OFFSET, PartitionMemory
 from twinlog.store.snapshot import Snapshot, StoredRecord
 from twinlog.sync import (
+    bookkeeping_topics,
     flow_records,
     group_offsets,
     group_readings,
@@ -830,8 +831,8 @@ class Broker:
         self.topics: dict[str, Any] = {}
         self.requests: list[str] = []
         self.refusal: Refusal | None = None
-        monkeypatch.setattr(flow_records, "create_topics", Broker.create)
-        monkeypatch.setattr(flow_records, "append", self._append)
+        monkeypatch.setattr(bookkeeping_topics, "create_topics", Broker.create)
+        monkeypatch.setattr(bookkeeping_topics, "append", self._append)
 
     async def refresh(self, names: Collection[str]) -> Any:
         self.requests += names

@@ -18,7 +18,7 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.sync import refresh
 from twinlog.sync.absent_acls import AbsentAcls
 from twinlog.sync.base import Host, Sync, SyncContext
-from twinlog.sync.flow_records import Heartbeats
+from twinlog.sync.heartbeats import Heartbeats, SourceHeartbeats
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.refresh import Refresher
 from twinlog.sync.registry import METRICS, REGISTRY, create_syncs
@@ -48,7 +48,8 @@ def test_one_instance_of_each_sync_is_created() -> None:
     syncs = create_syncs(host)
     assert [type(sync) for sync in syncs] == [*REGISTRY]
     assert create_syncs(host) == syncs
-    assert [type(sync) for sync in syncs if not sync.needs_source] == [ReadOnly, Heartbeats]
+    beside = [type(sync) for sync in syncs if not sync.needs_source]
+    assert beside == [ReadOnly, Heartbeats, SourceHeartbeats]
 
 
 class Fake(Sync[str]):

@@ -55,6 +55,7 @@ DATA_LOSS: Final = "twinlog.data.loss"
 MAP: Final = "twinlog.offset.map"
 TAKEOVER: Final = "twinlog.takeover"
 TAKEOVER_CONNECTOR: Final = "twinlog.takeover.connector"
+SOURCE_HEARTBEATS: Final = "twinlog.source.heartbeats.enabled"
 SOURCE_OFFSETS: Final = "twinlog.source.offsets.interval.seconds"
 
 
@@ -387,8 +388,7 @@ _ROWS: Final = (
         "source",
         choice("source", "sink"),
         "source, sink",
-        "KIP-656: `sink` also commits the flow's positions on the source, for its tools; `source` "
-        "is MirrorMaker 2's connector",
+        "KIP-656: `sink` also commits positions on the source; `source` is MirrorMaker 2's way",
         differs="one engine copies for both, without a connector, exactly once",
         origin="draft",
     ),
@@ -397,9 +397,8 @@ _ROWS: Final = (
         "false",
         parse_flag,
         _FLAG,
-        "KIP-656: whether records and positions are written in transactions on the target, with "
-        "either connector.type; flows with transforms always are, and others are exactly once "
-        "without it",
+        "KIP-656: whether records and positions are written in transactions on the target; flows "
+        "with transforms always do it, and others are exactly once without it",
         origin="draft",
     ),
     FlowSetting(
@@ -407,9 +406,8 @@ _ROWS: Final = (
         "fail",
         choice("fail", "continue"),
         "fail, continue",
-        "what happens if records are deleted on the source before they were copied, a source topic "
-        "is recreated, or the target loses copied records: the partition is "
-        "FAILED, or the flow reports it and goes on",
+        "what happens if records are deleted before they were copied, a source topic is recreated, "
+        "or the target loses copies: the partition is FAILED, or the flow reports it and goes on",
         origin="twinlog",
     ),
     FlowSetting(
@@ -439,6 +437,14 @@ _ROWS: Final = (
         origin="twinlog",
     ),
     FlowSetting(
+        SOURCE_HEARTBEATS,
+        "false",
+        parse_flag,
+        _FLAG,
+        "whether heartbeats of B->A are written to A, as `twinlog mirror-maker` does by itself",
+        origin="twinlog",
+    ),
+    FlowSetting(
         MAP,
         "false",
         parse_flag,
@@ -454,8 +460,7 @@ _ROWS: Final = (
         "earliest, latest, none, by_duration:PnDTnHnMnS",
         "where a partition begins that the flow has not mirrored before",
         everywhere=False,
-        differs="none and by_duration are refused; with latest, partitions and topics that are "
-        "added later are copied whole",
+        differs="none and by_duration are refused; with latest, what is added is copied whole",
         origin="client",
     ),
     FlowSetting(
@@ -537,6 +542,7 @@ class FlowSettings:
     twinlog_takeover: str
     twinlog_takeover_connector: str
     twinlog_source_offsets_interval_seconds: int
+    twinlog_source_heartbeats_enabled: bool
     twinlog_offset_map: bool
     consumer_auto_offset_reset: str
     consumer_isolation_level: str

@@ -21,18 +21,15 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import javaproperties
 
-from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
-from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected
 from twinlog.lifecycle.flow_creation import create_flow, take_over_topics
 from twinlog.lifecycle.flow_handback import hand_back
@@ -45,11 +42,10 @@ from twinlog.lifecycle.flow_selection import (
 from twinlog.lifecycle.worker_offsets import OwnOffsets
 from twinlog.mirror.flow import FlowRules, kept_settings
 from twinlog.mirror.mirror_names import flow_name
-from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.node.stopping import ended_by
 from twinlog.store.control_topics import ControlTopics, take_control_topics
 from twinlog.store.mirrors import MirrorStore
-from twinlog.sync.flow_records import BookkeepingTopics
+from twinlog.sync.heartbeats import beats_of, keep_beating
 
 log = logging.getLogger(__name__)
 
@@ -285,34 +281,9 @@ async def _end(nodes: Mapping[str, asyncio.subprocess.Process]) -> None:
 
 
 async def _beat(pair: HeartbeatPair) -> None:
-    """Write the heartbeats of a pair until cancelled; trouble is logged, and tried again."""
-    settings, policy = pair.flow
-    interval = max(1, settings.emit_heartbeats_interval_seconds)
-    topics, trouble = BookkeepingTopics(), ""
-    while True:
-        try:
-            async with AsyncExitStack() as stack:
-                config = parse_config(dict(pair.properties)).config
-                cluster: KafkaCluster = await stack.enter_async_context(
-                    connected(config, pair.target)
-                )
-                while True:
-                    heartbeat = Heartbeat(
-                        source_cluster_alias=settings.source_cluster_alias,
-                        target_cluster_alias=settings.target_cluster_alias,
-                        timestamp=time.time_ns() // 1_000_000,
-                    )
-                    factor = settings.heartbeats_topic_replication_factor
-                    name = policy.heartbeats_topic()
-                    await topics.write(cluster, name, factor, [heartbeat])
-                    trouble = ""
-                    await asyncio.sleep(interval)
-        except (TwinlogError, UserError) as error:
-            if str(error) != trouble:
-                log.warning("cannot write heartbeats to cluster %s: %s", pair.target, error)
-            trouble = str(error)
-            await asyncio.sleep(interval)
-        except Exception:
-            # A defect here must not end the heartbeats, whose absence nobody would notice.
-            log.exception("cannot write heartbeats to cluster %s", pair.target)
-            await asyncio.sleep(max(60, interval))
+    """Write the heartbeats of a pair until cancelled."""
+    await keep_beating(
+        beats_of(pair.flow),
+        lambda: connected(parse_config(dict(pair.properties)).config, pair.target),
+        f"cluster {pair.target}",
+    )

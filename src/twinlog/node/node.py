@@ -54,7 +54,7 @@ from twinlog.store.snapshot import Snapshot
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.store.statuses import FRESH_S
 from twinlog.sync.compaction import Compaction, Marks
-from twinlog.sync.flow_records import Heartbeats
+from twinlog.sync.heartbeats import Heartbeats, SourceHeartbeats
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.refresh import Refresher
 
@@ -260,6 +260,7 @@ class Node:
             asyncio.create_task(refresher.run()),
             asyncio.create_task(refresher.host.sync(ReadOnly).run()),
             asyncio.create_task(refresher.host.sync(Heartbeats).run()),
+            asyncio.create_task(refresher.host.sync(SourceHeartbeats).run()),
         ]
         if self._config.metrics_address is not None:
             observed = Observed(cluster, self._config.group_id, lanes, refresher.errors)

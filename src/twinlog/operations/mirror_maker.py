@@ -15,6 +15,7 @@ from twinlog.kafka.client.configuration import Parsed, parse_config, resolve
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_creation import check_start
 from twinlog.mirror.config_providers import OWN_PROVIDERS
+from twinlog.mirror.flow_settings import SOURCE_HEARTBEATS
 from twinlog.mirror.legacy_mirror_maker import READ_NAMES, LegacyOptions, legacy_flow
 from twinlog.mirror.mirror_maker_file import (
     ALIAS,
@@ -132,11 +133,12 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
         raise UserError("; ".join(errors))
     (created,) = parsed.flows
     noted = [f"{line.key}: {line.text}" for line in of_request if line.verdict in _NOTED]
-    if created.settings.heartbeats_replication_enabled:
+    has = created.settings
+    if has.heartbeats_replication_enabled and not has.twinlog_source_heartbeats_enabled:
         noted.append(
             f"flow {created.name}: its nodes write no heartbeats to {source}; MirrorMaker 2 does. "
-            f"Unless another program does, replication_hops of {source} is -1 on {target}; twinlog "
-            f"mirror-maker writes those of {target}->{source} (docs/operations/mirror-maker.md)"
+            f"Unless another program does, replication_hops of {source} is -1 on {target}; "
+            f"--config {SOURCE_HEARTBEATS}=true makes them do it"
         )
     return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
 

@@ -1,13 +1,12 @@
-"""The records that a flow writes beside the data, in MirrorMaker 2's formats (KIP-382).
+"""Checkpoints and offset syncs of flows, in MirrorMaker 2's formats (KIP-382).
 
     topic                               on               written
     ----------------------------------  ---------------  -------------------------------------------
-    heartbeats                          the destination  every `emit.heartbeats.interval.seconds`
     SOURCE.checkpoints.internal         the destination  at a refresh, for offsets that have changed
     mm2-offset-syncs.TARGET.internal    either           at a refresh, for partitions that have
                                                          grown (`offset-syncs.topic.location`)
 
-The topics of the last two are created at the first refresh, as MirrorMaker 2's connectors do at
+The topics are created at the first refresh, as MirrorMaker 2's connectors do at
 their start, with or without records: its clients return no offsets for a topic that is empty, and
 wait for one that is missing until their time is over (`MirrorClient.endOfStream`, 4.3).
 
@@ -34,11 +33,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, TwinlogError
 from twinlog.kafka.groups.offsets import Committed, committed_offsets, list_groups
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
-from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import (
     FlowRules,
@@ -50,7 +47,6 @@ from twinlog.mirror.flow import (
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mm2_records import (
     Checkpoint,
-    Heartbeat,
     Mm2Record,
     OffsetSync,
     encode,
@@ -59,8 +55,8 @@ from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
-from twinlog.store.topic_writer import ALL, Entry, append
-from twinlog.sync.base import METADATA, Host, MirrorContext, Moved, Sync, SyncContext, drop
+from twinlog.sync.base import Moved, Sync, SyncContext, drop
+from twinlog.sync.bookkeeping_topics import BookkeepingTopics
 from twinlog.sync.flow_topics import FLOWS
 from twinlog.sync.group_selection import flow_groups
 from twinlog.sync.shared_checkpoints import lowered, shared_checkpoints
@@ -70,13 +66,10 @@ from twinlog.sync.topic_identity import doubtful_topics
 
 log = logging.getLogger(__name__)
 
-_TICK_S: Final = 0.25
 ALL_S: Final = 600.0
 """Seconds between two writes of all records, changed or not."""
 _LATE: Final = 5
 """Intervals by which one of these may be late."""
-_CHUNK: Final = 1000
-"""Records in one request."""
 _AT_ONCE: Final = 8
 """Groups that are read at the same time."""
 
@@ -89,121 +82,6 @@ def checkpoints_overdue_s(settings: FlowSettings, refresh_s: float) -> float:
         refresh_s: seconds between two refreshes of it.
     """
     return ALL_S + _LATE * max(settings.emit_checkpoints_interval_seconds, refresh_s)
-
-
-class BookkeepingTopics:
-    """Writes to topics of one partition, and creates those that are missing, once."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str | None, str]] = set()
-
-    async def write(
-        self, cluster: KafkaCluster, topic: str, factor: int, records: Sequence[Mm2Record]
-    ) -> None:
-        """Append records, which replace earlier ones with the same key; none: create the topic.
-
-        Args:
-            cluster: where the topic is.
-            topic: its name.
-            factor: the replication factor of a topic that is created.
-            records: what is written.
-
-        Raises:
-            UserError: the topic may not be created or written to.
-            Retriable: not written, or it is unknown whether it was.
-        """
-        if (cluster.cluster_id, topic) not in self._known:
-            await _create(cluster, topic, factor)
-            self._known.add((cluster.cluster_id, topic))
-        for first in range(0, len(records), _CHUNK):
-            entries = [
-                Entry(topic, 0, *encode(record)) for record in records[first : first + _CHUNK]
-            ]
-            answers = await append(cluster, entries, acks=ALL)
-            answer = answers[TopicPartition(topic, 0)]
-            if isinstance(answer, Refusal):
-                self._known.discard((cluster.cluster_id, topic))  # it may have been deleted
-                answer.fail("write bookkeeping of a flow", topic=topic)
-
-
-async def _create(cluster: KafkaCluster, topic: str, factor: int) -> None:
-    found = (await cluster.refresh([topic])).topics.get(topic)
-    if found is not None and not found.error:  # an error: it may not be described
-        return
-    new = NewTopic(
-        name=topic, partitions=1, replication_factor=factor, configs={"cleanup.policy": "compact"}
-    )
-    answer = (await create_topics(cluster, [new]))[topic]
-    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        answer.fail("create the topic", topic=topic)
-
-
-class Heartbeats(Sync[None]):
-    """Writes the heartbeats of this node's flows, in a loop of its own."""
-
-    kinds = FLOWS
-    name = "heartbeats"
-    metric = METADATA
-    needs_source = False
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._topics = BookkeepingTopics()
-        self._due: dict[str, float] = {}
-        self._troubles: dict[str, str] = {}
-
-    @classmethod
-    def create(cls, host: Host) -> "Heartbeats":
-        """The heartbeats of one node."""
-        return cls(host)
-
-    async def compare(self, context: MirrorContext) -> None:
-        """Nothing: a heartbeat is no difference."""
-
-    async def apply(self, context: MirrorContext, difference: None) -> int:
-        """Nothing; see `run`."""
-        del context, difference
-        return 0
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await asyncio.sleep(_TICK_S)
-            mirrors = self._host.latest().mirrors
-            flows = {name: mirror for name, mirror in mirrors.items() if self.serves(mirror.kind)}
-            now = time.monotonic()
-            due = [name for name in flows if self._due.get(name, now) <= now]
-            await asyncio.gather(*(self._beat(flows[name], now) for name in due))
-
-    async def _beat(self, mirror: Mirror, now: float) -> None:
-        name = mirror.name
-        try:
-            settings, policy = flow_of(mirror.source)
-            self._due[name] = now + max(1, settings.emit_heartbeats_interval_seconds)
-            if not settings.emits_heartbeats or not await self._host.is_ours(name):
-                return
-            heartbeat = Heartbeat(
-                source_cluster_alias=settings.source_cluster_alias,
-                target_cluster_alias=settings.target_cluster_alias,
-                timestamp=time.time_ns() // 1_000_000,
-            )
-            await self._topics.write(
-                self._host.destination,
-                policy.heartbeats_topic(),
-                settings.heartbeats_topic_replication_factor,
-                [heartbeat],
-            )
-            self._troubles.pop(name, None)
-        except TwinlogError as error:
-            self._host.failed(name, self.metric, 1)
-            if self._troubles.get(name) != str(error):  # not each second
-                log.warning("flow %s: cannot write its heartbeats: %s", name, error)
-            self._troubles[name] = str(error)
-        except Exception:
-            # A defect here must not end the lanes, which move the data.
-            self._host.failed(name, self.metric, 1)
-            self._due[name] = now + 60
-            log.exception("flow %s: cannot write its heartbeats", name)
 
 
 class Positions(NamedTuple):

@@ -11,9 +11,10 @@ from twinlog.sync.base import METADATA, Host, Sync
 from twinlog.sync.compaction import Compaction
 from twinlog.sync.configs import ConfigSync
 from twinlog.sync.flow_acls import FlowAcls
-from twinlog.sync.flow_records import Checkpoints, Heartbeats
+from twinlog.sync.flow_records import Checkpoints
 from twinlog.sync.flow_topics import FlowConfigs, FlowTopics
 from twinlog.sync.group_offsets import GroupSync
+from twinlog.sync.heartbeats import Heartbeats, SourceHeartbeats
 from twinlog.sync.read_only import ReadOnly
 from twinlog.sync.recreated_remotes import RecreatedRemotes
 from twinlog.sync.source_positions import SourcePositions
@@ -36,6 +37,7 @@ REGISTRY: Final[tuple[type[Sync[Any]], ...]] = (
     FlowAcls,
     ReadOnly,
     Heartbeats,
+    SourceHeartbeats,
 )
 METRICS: Final = tuple(dict.fromkeys((METADATA, *(sync.metric for sync in REGISTRY))))
 """The metrics that count failures, by mirror."""

@@ -119,13 +119,21 @@ def test_properties_that_differ_are_noted(hasty: tuple[str, str], tmp_path: Path
     assert NOWHERE in result.stderr
 
 
-@pytest.mark.parametrize("copied", ["true", "false"])
-def test_heartbeats_that_no_node_writes_are_noted(hasty: tuple[str, str], copied: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "is_noted"),
+    [
+        ("heartbeats.replication.enabled=true", True),
+        ("heartbeats.replication.enabled=false", False),
+        ("twinlog.source.heartbeats.enabled=true", False),
+    ],
+)
+def test_heartbeats_that_no_node_writes_are_noted(
+    hasty: tuple[str, str], config: str, *, is_noted: bool
+) -> None:
     """Goal: the author knows why client libraries may not see the source from the target."""
-    config = ("--config", f"heartbeats.replication.enabled={copied}")
-    result = run(*CREATE, *hasty, *SOURCE, *config)
+    result = run(*CREATE, *hasty, *SOURCE, "--config", config)
     warning = "Warning: flow A->B: its nodes write no heartbeats to A; MirrorMaker 2 does. "
-    assert (warning in result.stderr) == (copied == "true")
+    assert (warning in result.stderr) == is_noted
     assert NOWHERE in result.stderr
 
 
@@ -189,7 +197,10 @@ def test_a_file_without_flows_that_copy_is_refused(tmp_path: Path) -> None:
     result = run("create", "--file", file)
     assert result.exit_code == 1
     first, *_, last = result.stderr.splitlines()
-    assert first == "A->B only writes heartbeats: twinlog mirror-maker does it"
+    assert first == (
+        "A->B only writes heartbeats: twinlog mirror-maker does it, and so do the nodes of B->A "
+        "with twinlog.source.heartbeats.enabled=true"
+    )
     assert "has no such flow that copies topics" in last
 
 

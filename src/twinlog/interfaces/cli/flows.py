@@ -34,6 +34,7 @@ from twinlog.interfaces.cli.translated_offsets import print_translated
 from twinlog.kafka.client.configuration import read_properties
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle.flow_positions import GroupSide, ImportedPosition
+from twinlog.mirror.flow_settings import SOURCE_HEARTBEATS
 from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.operations.describe import DescribedPartition
 from twinlog.operations.flow_results import (
@@ -239,7 +240,10 @@ def _flows_of_file(
     copying = [flow for flow in selection if not flow.heartbeats_only]
     for flow in selection:
         if flow.heartbeats_only and flow.settings.emits_heartbeats:
-            say(f"{flow.name} only writes heartbeats: twinlog mirror-maker does it")
+            say(
+                f"{flow.name} only writes heartbeats: twinlog mirror-maker does it, and so do the "
+                f"nodes of {flow.target_alias}->{flow.source_alias} with {SOURCE_HEARTBEATS}=true"
+            )
     if not copying:
         raise UserError(
             f"{file} has no such flow that copies topics",
