@@ -18,6 +18,7 @@ from twinlog.mirror.flow import (
     flow_settings_of,
     kept_settings,
     lasting_settings,
+    may_have_routed,
     may_route,
     records_map,
     transforms_of,
@@ -236,7 +237,15 @@ def test_a_transform_by_spark_is_stored_with_the_flow() -> None:
 )
 def test_transforms_that_may_route(transform: Mapping[str, str], routes: bool) -> None:
     """Goal: an empty remote topic of such a flow does not show that nothing was copied."""
-    assert may_route(flow_properties(transform, "a", "b")) == routes
+    properties = flow_properties(transform, "a", "b")
+    assert may_route(properties) == may_have_routed(properties) == routes
+
+
+def test_a_query_may_have_routed_before_it_may_not() -> None:
+    """Goal: its former remote topics count, though the present query routes nothing."""
+    properties = flow_properties(STAYING, "a", "b")
+    assert not may_route(properties)
+    assert may_have_routed(properties)
 
 
 class Suffixed(ReplicationPolicy):

@@ -13,6 +13,7 @@ from clients import patient
 from confluent_kafka import Producer
 from copied_topic import CopiedTopic
 from lane_processes import lanes
+from stored_flows import states
 from transformed_flows import alter, count, headers_of, new_flow, numbers_written_to
 from waiting import SECONDS, until
 
@@ -118,6 +119,31 @@ def test_a_flow_with_a_query_is_the_same_although_its_lane_was_killed(
     assert result.verdict == DIFFERS
     ((name, partition, _, _, reason),) = found(result)
     assert (name, partition, reason) == (remote, 0, f"remote log: {FOREIGN}")
+
+
+def test_a_map_is_compared_with_its_own_log_alone(pair: Pair, tmp_path: Path) -> None:
+    """Goal: a row that goes where none may stops the flow; what is before it is right."""
+    sql = "SELECT record, if(value.number = 8, concat('vip-', topic), topic) AS topic FROM records"
+    kept = {"twinlog.transform.routes": "false", "twinlog.offset.map": "true"}
+    flow, topic = new_flow(pair, {"twinlog.transform.sql": sql, **JSON, **kept})
+    source, target = pair.source.bootstrap_servers, pair.destination.bootstrap_servers
+    send(source, topic, range(20))
+    send(target, f"vip-a.{topic}", [99])
+    with lanes(target, tmp_path) as running:
+        running.start("node")
+        until(lambda: count(target, f"a.{topic}") == 8, SECONDS, "the records before it")
+        until(
+            lambda: states(pair, flow)[0],
+            SECONDS,
+            "the reason",
+            good=lambda now: now[0] == "FAILED" and "offset 8 cannot be transf" in str(now[1]),
+        )
+    result = verify(target, flow)
+    assert result.differences == ()
+    (log,) = (one for one in result.logs if one.partition.partition == 0)
+    assert log.remote is not None
+    assert log.remote.recorded_map is not None
+    assert (log.remote.recorded_map.compared, log.counts.compared) == (8, 8)
 
 
 def send(

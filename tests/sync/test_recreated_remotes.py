@@ -380,15 +380,19 @@ ROUTED = {
 }
 
 
+QUERY = {"twinlog.transform.sql": "SELECT * FROM records"}
+
+
 @pytest.mark.parametrize(
     ("settings", "goes_on"),
     [
         ({"transaction.producer": "true"}, True),
         ({"transaction.producer": "true", "twinlog.offset.map": "true"}, True),
         (ROUTED, False),
-        ({"twinlog.transform.sql": "SELECT * FROM records"}, False),
+        (QUERY, False),
+        ({**QUERY, "twinlog.transform.routes": "false"}, True),
     ],
-    ids=["transactions", "map", "router", "query"],
+    ids=["transactions", "map", "router", "query", "query that routes nothing"],
 )
 def test_flows_in_transactions_go_on_unless_they_may_route(
     monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, str], goes_on: bool

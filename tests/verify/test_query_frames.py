@@ -129,6 +129,16 @@ def test_a_record_that_fails_is_alone(spark: SparkSession) -> None:
     assert [isinstance(one, Failed) for one in found] == [True, True, True, False, True]
 
 
+def test_a_row_that_is_routed_where_none_may_be_fails(spark: SparkSession) -> None:
+    """Goal: the flow fails there, too; such a query says nothing of other logs."""
+    sql = "SELECT record, CAST(CAST(value AS STRING) AS INT) AS partition, topic FROM records"
+    frames = QueryFrames(spark.newSession(), transform({"sql": sql, "routes": "false"}))
+    stays, leaves = frames.outputs(inputs(b"2", b"3"))
+    assert not isinstance(stays, Failed)
+    assert isinstance(leaves, Failed)
+    assert not frames.routes
+
+
 @pytest.mark.parametrize(
     ("bad", "good"),
     [

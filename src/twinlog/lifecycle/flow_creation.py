@@ -40,6 +40,7 @@ from twinlog.mirror.flow import (
     flow_of,
     flow_properties,
     impossible_maps,
+    may_have_routed,
     may_route,
     positions_interval_s,
     reports_positions,
@@ -288,14 +289,14 @@ async def _check_new(
         worker, routes = connect_worker_of(properties), may_route(properties)
         await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
         is_taken_over = flow.settings.twinlog_takeover in TAKING_OVER
-        if may_route(properties) and not is_taken_over:
+        if may_have_routed(properties) and not is_taken_over:
             await _refuse_former_routes(destination, name, topics, names)
 
 
 async def _refuse_former_routes(
     destination: KafkaCluster, name: str, topics: Mapping[str, Topic], names: Mapping[str, str]
 ) -> None:
-    """Refuse a flow that may route records, and had other remote topics before it was deleted.
+    """Refuse a flow that may have routed records, and that had other remote topics before.
 
     Lanes refuse its partitions (former_routes.py), those that the source does not show now as well.
     Where it takes over, they do after that.

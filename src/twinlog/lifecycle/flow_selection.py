@@ -34,7 +34,7 @@ from typing import Final
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of, may_route, settings_texts
+from twinlog.mirror.flow import FlowRules, flow_of, may_have_routed, settings_texts
 from twinlog.mirror.routed_names import RoutedPolicy, has_routed_topics, routing_differs
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
@@ -72,7 +72,7 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
     names, forget = "source.cluster.alias and replication.policy.*", ""
     if isinstance(rules.policy, RoutedPolicy):
         names = "source.cluster.alias, replication.policy.*, transforms and predicates"
-    if may_route(properties):
+    if may_have_routed(properties):
         forget = " --forget-offsets"
     for topic in topics:
         wanted = remote.get(topic.topic, topic.destination_name)

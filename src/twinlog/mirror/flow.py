@@ -366,6 +366,18 @@ def may_route(properties: Mapping[str, str]) -> bool:
     return may_route_rows(values) or has_router(values)
 
 
+def may_have_routed(properties: Mapping[str, str]) -> bool:
+    """Whether a flow of these properties may have written to other topics than its remote ones.
+
+    A query or function may have, before it was told not to.
+
+    Args:
+        properties: a flow's, as `transforms_of` accepts them.
+    """
+    values = settings_texts(properties)
+    return has_dataframe_transform(values) or has_router(values)
+
+
 def goes_on_in_recreated(properties: Mapping[str, str]) -> bool:
     """Whether a flow goes on in a remote topic that was deleted or recreated on the target.
 

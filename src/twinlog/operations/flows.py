@@ -28,7 +28,7 @@ from twinlog.lifecycle.flow_selection import (
     resume_flow,
 )
 from twinlog.mirror.connect_worker import STORED_NAMES
-from twinlog.mirror.dataframe_transform import keeps_references
+from twinlog.mirror.dataframe_transform import ROUTES, keeps_references
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import (
     belongs_to_transforms,
@@ -422,7 +422,8 @@ class FlowAdmin:
         if not records_map(snapshot.mirrors[name].source):
             raise UserError(
                 f"flow {name} has transforms or transaction.producer: its offsets are not recorded",
-                hint=f"set {MAP}=true (docs/operations/transforms.md#offsets)",
+                hint=f"set {MAP}=true, and for a query or function {ROUTES}=false "
+                "(docs/operations/transforms.md#offsets)",
             )
         return snapshot
 

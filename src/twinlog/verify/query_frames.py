@@ -117,7 +117,8 @@ class QueryFrames:
     @property
     def routes(self) -> bool:
         """Whether a result may name topics or partitions."""
-        return bool({"topic", "partition"} & {name.lower() for name in self._columns.names})
+        named = {"topic", "partition"} & {name.lower() for name in self._columns.names}
+        return self._transform.routes and bool(named)
 
     def outputs(self, records: Sequence[InputRecord]) -> list[Output]:
         """What should become of records, one by one.
@@ -252,6 +253,8 @@ class QueryFrames:
             raise _BadRow("it is routed where nothing may be")
         if not 0 <= partition <= _MAX_PARTITION:
             raise _BadRow("there is no such partition")
+        if (topic, partition) != (source.topic, source.partition) and not self._transform.routes:
+            raise _BadRow("it is routed, and no record of the flow is")
         for part in self.meant_parts:
             if row[part] is not None and _REPLACEMENT in row[part]:
                 raise _BadRow(f"its {part} may have text that is no UTF-8")

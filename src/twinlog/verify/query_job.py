@@ -19,7 +19,7 @@ the other comparisons run on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
@@ -289,7 +289,8 @@ class _QueryComparison:
                 topic_ids=ids,
                 pair=pair,
                 bounds=bounds,
-                claim=one.claim,
+                # The map is of the remote partition alone.
+                claim=one.claim if pair == one.pair else replace(one.claim, map=None),
                 in_transactions=True,
                 is_absent=is_absent,
             )

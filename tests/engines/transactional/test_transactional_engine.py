@@ -139,7 +139,7 @@ def test_two_topics_that_are_copied_to_one_are_failed(monkeypatch: pytest.Monkey
         _: object, mirror: str, partitions: Mapping[MirrorPartition, ToBegin], **options: bool
     ) -> Mapping[MirrorPartition, NotLocated]:
         # The settings are not known yet, so it may route records.
-        assert options == {"passes_lost": False, "is_mapped": False, "routes": True}
+        assert options == {"passes_lost": False, "is_mapped": False, "has_routed": True}
         assert mirror == "flow"
         located.extend(partitions)
         return {name: NotLocated("later") for name in partitions}

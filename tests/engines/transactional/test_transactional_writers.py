@@ -253,7 +253,7 @@ def test_what_was_routed_from_another_remote_topic_does_not_begin_anew(
     located.begun = [BegunPartition(NAME, former)]
 
     owner, fake = located.owner()
-    locating = owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}, routes=routes)
+    locating = owner.locate("m", {NAME: ToBegin(ROUTE, Offset(0))}, has_routed=routes)
     result = asyncio.run(locating)[NAME]
     if not routes:
         assert _start(result) == 0

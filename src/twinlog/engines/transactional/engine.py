@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from twinlog.engines.base import LaneContext, Observer
 from twinlog.engines.dataframes import DataFrames, QueryUnusable
@@ -38,6 +38,7 @@ from twinlog.engines.transactional.partition_output import (
 )
 from twinlog.engines.transactional.positions import loss, position_group
 from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.record_rules import RecordRules, record_rules
 from twinlog.engines.transactional.routed_tails import Doubt, in_doubt, to_compare_again
 from twinlog.engines.transactional.source_position import SourcePosition, ToBegin
 from twinlog.engines.transactional.transactions import TransactionOutlasted, TransactionRefused
@@ -59,7 +60,7 @@ from twinlog.kafka.log.records import Encoded
 from twinlog.kafka.requests.topics import NewTopic, create_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import FlowRules, flow_of, may_route, records_map, transforms_of
+from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
 from twinlog.mirror.transform_chain import TransformChain
@@ -96,17 +97,6 @@ class TransactionalEngines:
         """Nothing: a transaction does not depend on what brokers remember of producers."""
 
 
-class _Rules(NamedTuple):
-    """What a flow does with records."""
-
-    flow: FlowRules
-    transforms: TransformChain | DataFrameTransform
-    is_mapped: bool
-    """Whether it records where they are (position_maps.py)."""
-    routes: bool
-    """Whether its transforms may route them to other topics."""
-
-
 class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueue]):
     """The engine of one flow in one lane (`Engine`)."""
 
@@ -128,7 +118,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         self._dataframes = lane.dataframes
         self._writing: set[TransactionalWriters] = set()
         self._configured: Mapping[str, str] = {}
-        self._rules: _Rules | None = None
+        self._rules: RecordRules | None = None
         self._has_maps = False  # by the last rules that could be read
         self._unreadable = "the flow's settings are not known yet"
         self._stuck: dict[MirrorPartition, Offset] = {}  # at records that cannot be transformed
@@ -145,14 +135,14 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             return
         self._configured = dict(properties)
         try:
-            rules, transforms = flow_of(properties), transforms_of(properties)
-            if isinstance(transforms, DataFrameTransform):
+            rules = record_rules(properties)
+            if isinstance(rules.transforms, DataFrameTransform):
                 self._cluster.config.grants.check_dataframes()
         except UserError as error:
             self._rules, self._unreadable = None, f"the flow's settings cannot be read: {error}"
         else:
-            self._rules = _Rules(rules, transforms, records_map(properties), may_route(properties))
-            self._flow.passes_recreated = self._flow.passes_lost and not self._rules.routes
+            self._rules = rules
+            self._flow.passes_recreated = rules.passes_recreated
             had_maps, self._has_maps = self._has_maps, self._rules.is_mapped
             if had_maps and not self._has_maps:
                 # Where nothing is copied, no transaction drops the map.
@@ -202,7 +192,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 to_locate,
                 passes_lost=self._flow.passes_lost,
                 is_mapped=is_mapped,
-                routes=self._rules is None or self._rules.routes,
+                has_routed=self._rules is None or self._rules.has_routed,
             )
             if is_mapped and not self._is_mapped:  # the map is to be dropped
                 reason = NotLocated("the flow's settings have changed; locating it again")
@@ -291,7 +281,9 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             if reason := to_compare_again(queue.routed, leaders):
                 self._flow.locate_again(partition, reason)
 
-    async def _write(self, writers: TransactionalWriters, partitions: Taken, rules: _Rules) -> None:
+    async def _write(
+        self, writers: TransactionalWriters, partitions: Taken, rules: RecordRules
+    ) -> None:
         """Write what these partitions have queued, in one transaction.
 
         Raises:
@@ -359,7 +351,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
                 self._flow.trouble(partition, f"a transaction has failed: {error}")
 
     async def _outputs(
-        self, partitions: Taken, rules: _Rules
+        self, partitions: Taken, rules: RecordRules
     ) -> dict[MirrorPartition, PartitionOutput]:
         """What these partitions have for a transaction; those that have trouble are left out.
 
@@ -395,7 +387,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
     async def _transformed(
         self,
         data: Mapping[TransactionalPartition, Sequence[Data]],
-        rules: _Rules,
+        rules: RecordRules,
         waiting: Collection[TransactionalPartition],
     ) -> Mapping[MirrorPartition, Outputs | CorruptBatch]:
         """The results of the transforms; a stop of those that wait for them ends a query."""

@@ -1,4 +1,4 @@
-"""Whether a partition was copied to another remote topic before, where records may be routed.
+"""Whether a partition was copied to another remote topic before, and records may be routed.
 
 A flow that is deleted and created again goes on at its positions, which are kept at its remote
 topics. If these have other names by then, a flow begins anew with the new names. That is no way on
@@ -28,7 +28,7 @@ REMEDY: Final = (
 
 
 def former_route(begun: BegunPartition, wanted: ToBegin) -> str | None:
-    """Why a partition of a flow that may route records may not begin; None: it may.
+    """Why a partition of a flow that may have routed records may not begin; None: it may.
 
     Args:
         begun: the record that it has begun.
@@ -51,7 +51,7 @@ def former_routes(
     begun: Mapping[MirrorPartition, BegunPartition],
     partitions: Mapping[MirrorPartition, ToBegin],
 ) -> Mapping[MirrorPartition, NotLocated]:
-    """Why partitions of a flow that may route records may not begin, by those of which that holds.
+    """Why partitions of such a flow may not begin, by those of which that holds.
 
     Args:
         begun: the records that partitions have begun.

@@ -185,13 +185,13 @@ class TransactionalWriters:
         *,
         passes_lost: bool = False,
         is_mapped: bool = False,
-        routes: bool = False,
+        has_routed: bool = False,
     ) -> Mapping[MirrorPartition, _Located]:
         """Where these partitions of a flow go on; those that have not begun begin.
 
         No transaction with them is in flight. `passes_lost`: where the target has lost records, it
         is reported, and the position gets another tail. Then the partition is located again.
-        `is_mapped`: whether the flow records a map. `routes`: whether it may route records.
+        `is_mapped`: whether the flow records a map. `has_routed`: it may have routed records.
 
         Raises:
             Fenced: another owner has taken over.
@@ -209,7 +209,7 @@ class TransactionalWriters:
                 committed[key] for n, key in remotes.items() if n not in begun and key in committed
             )
             # Where nothing is routed, another name is a way to copy all anew.
-            routed = former_routes(begun, partitions) if routes else {}
+            routed = former_routes(begun, partitions) if has_routed else {}
             found, lost = self._found(
                 group,
                 {n: one for n, one in partitions.items() if n not in routed},
