@@ -169,11 +169,14 @@ def test_another_leader_is_read_anew() -> None:
 def test_a_long_log_is_read_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: other partitions of the state partition are held up for seconds only."""
     monkeypatch.setattr(recreated_logs, "_READ_S", -1.0)
-    log = of(data(0, FOREIGN), marker(2, FOREIGN, COMMIT))
-    found = located(log)
-    assert isinstance(found, NotLocated)
-    assert found.transient
-    assert "is read up to its end, 3, first: now at 0" in found.reason
+    log = of(data(0, FOREIGN), marker(2, FOREIGN, COMMIT), data(3, FOREIGN), batches_each=1)
+    logs = RecreatedLogs(cast("DestinationPort", log))
+    for position in (2, 3):
+        found = located(log, logs=logs)
+        assert isinstance(found, NotLocated)
+        assert found.transient
+        assert f"is read up to its end, 5, first: now at {position}" in found.reason
+    assert located(log, logs=logs) is None
 
 
 @pytest.mark.parametrize(("copied_to", "expected"), [(None, 3), (Offset(0), 3), (Offset(8), 8)])

@@ -38,7 +38,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.record_losses import RecordLoss
 
 _READ_S: Final = 5.0
-"""How long one location reads: other partitions of the state partition wait meanwhile."""
+"""How long one location reads, in all logs: other partitions of the state partition wait for it."""
 _REMEDY: Final = "delete the topic once more, and it is copied again"
 
 _Key = tuple[TopicPartition, UUID | None, frozenset[int]]
@@ -102,16 +102,20 @@ class RecreatedLogs:
             The positions, None of those that begin; and those of which it is not known.
         """
         positions, unknown = dict(found), dict[MirrorPartition, NotLocated]()
-        for name, here in found.items():
-            if here is None and name in recreated:
-                route = recreated[name].route
-                remote = TopicPartition(route.topic, name.partition)
-                there = await self._position(remote, route.topic_id, committed.get(remote), own_ids)
-                if isinstance(there, NotLocated):
-                    unknown[name] = there
-                    del positions[name]
-                else:
-                    positions[name] = there
+        searched = [name for name, here in found.items() if here is None and name in recreated]
+        for name in searched:
+            route = recreated[name].route
+            remote = TopicPartition(route.topic, name.partition)
+            there = await self._position(
+                *(remote, route.topic_id, committed.get(remote)),
+                own_ids=own_ids,
+                for_s=_READ_S / len(searched),
+            )
+            if isinstance(there, NotLocated):
+                unknown[name] = there
+                del positions[name]
+            else:
+                positions[name] = there
         return positions, unknown
 
     async def _position(
@@ -119,13 +123,15 @@ class RecreatedLogs:
         remote: TopicPartition,
         topic_id: UUID | None,
         committed: Committed | None,
+        *,
         own_ids: Collection[int],
+        for_s: float,
     ) -> Committed | NotLocated | None:
         tail = None if committed is None else tail_of(committed)
         ids = {*own_ids, *(() if tail is None else (tail.last.producer_id,))}
         key = remote, topic_id, frozenset(ids)
         try:
-            last = await self._last_committed(remote, ids, key)
+            last = await self._last_committed(remote, ids, key, for_s)
         except TwinlogError as error:
             return NotLocated(str(error))
         if last is None or (tail and (last.end, last.last) == (tail.end, tail.last)):
@@ -138,9 +144,11 @@ class RecreatedLogs:
         )
 
     async def _last_committed(
-        self, remote: TopicPartition, own_ids: Collection[int], key: _Key
+        self, remote: TopicPartition, own_ids: Collection[int], key: _Key, for_s: float
     ) -> RemoteTail | None:
         """The last batch of these producers that is committed in a log; None: there is none.
+
+        It is read for so many seconds, or one answer.
 
         Raises:
             TwinlogError: it cannot be read now, or not yet to its end, or a marker is missing.
@@ -151,13 +159,8 @@ class RecreatedLogs:
             # Another leader may have lost what was read.
             search = self._searches[key] = _LogSearch(end.leader_epoch)
         now = asyncio.get_running_loop().time
-        until = now() + _READ_S
+        until = now() + for_s
         while search.position < end.log_end:
-            if now() > until:
-                raise Retriable(
-                    f"{remote} was recreated, and is read up to its end, {end.log_end}, first: "
-                    f"now at {search.position}"
-                )
             read = await read_batches(self._port, remote, search.position)
             if not read.headers and read.replicated < end.log_end:
                 raise Retriable(f"{remote} is replicated up to {read.replicated} only")
@@ -166,6 +169,11 @@ class RecreatedLogs:
                     search.take(header, read.records)
             next_offset = read.headers[-1].next_offset if read.headers else read.replicated
             search.position = Offset(next_offset)
+            if search.position < end.log_end and now() > until:
+                raise Retriable(
+                    f"{remote} was recreated, and is read up to its end, {end.log_end}, first: "
+                    f"now at {search.position}"
+                )
         if search.undecided:
             raise Retriable(f"{remote} lacks the marker of a transaction of the flow")
         return search.last
