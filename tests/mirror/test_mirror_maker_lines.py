@@ -44,7 +44,7 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ),
         ("replication.factor = 3", USED, "replication factor of remote topics"),
         ("A.consumer.auto.offset.reset = earliest", USED, "where a partition begins"),
-        ("A.consumer.auto.offset.reset = latest", DIFFERS, "what is added is copied whole"),
+        ("A.consumer.auto.offset.reset = latest", DIFFERS, "what is added later is copied whole"),
         ("A.consumer.isolation.level = read_committed", USED, "aborted and open transactions"),
         (
             "A.consumer.isolation.level = read_uncommitted",
