@@ -460,7 +460,7 @@ _ROWS: Final = (
         "earliest, latest, none, by_duration:PnDTnHnMnS",
         "where a partition begins that the flow has not mirrored before",
         everywhere=False,
-        differs="none and by_duration are refused; with latest, what is added later is copied whole",
+        differs="none, by_duration are refused; with latest, what is added later is copied whole",
         origin="client",
     ),
     FlowSetting(
