@@ -1,7 +1,7 @@
 """Twin of twinlog.sync.heartbeats: heartbeats on the source of a flow."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from twinlog.kafka.errors import Retriable
 from twinlog.lifecycle.flow_creation import stored_properties
-from twinlog.mirror.flow import flow_of
+from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.store.config_records import Mirror
 from twinlog.sync import heartbeats
@@ -141,6 +141,39 @@ def test_trouble_is_told_once_and_tried_again(
     asyncio.run(node.run(lambda: len(node.failures) > 1, mend, lambda: bool(node.written)))
     told = [one for one in caplog.records if "cannot write heartbeats to the source" in one.message]
     assert (len(told) == 1) == isinstance(broken, Retriable)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{ON: "false"}, {"enabled": "false"}, {"emit.heartbeats.interval.seconds": "-1"}],
+)
+def test_none_of_a_flow_that_is_off(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    """Goal: a flow that is switched off holds no connection to its source; never is never."""
+    node = Node(monkeypatch)
+    node.mirrors, node.mine = {"a": flow("a", **settings), "z": flow("z")}, {"a", "z"}
+    asyncio.run(node.run(lambda: len(node.written) > 1))
+    assert {name for name, _, _ in node.written} == {"z"}
+
+
+def test_a_policy_that_fails_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: a defect of a policy of one's own ends neither the node nor other flows' heartbeats."""
+    node = Node(monkeypatch)
+    node.mirrors, node.mine = {"bad": flow("bad"), "good": flow("good")}, {"bad", "good"}
+    known = flow_of
+
+    def failing(properties: Mapping[str, str]) -> FlowRules:
+        if properties is node.mirrors["bad"].source:
+            raise AttributeError("a defect")
+        return known(properties)
+
+    monkeypatch.setattr(heartbeats, "flow_of", failing)
+    asyncio.run(node.run(lambda: len(node.failures) > 1 and bool(node.written)))
+    assert {*node.failures} == {"bad"}
+    assert "flow bad: cannot write heartbeats to its source" in caplog.text
 
 
 def test_settings_that_cannot_be_read_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -441,7 +441,7 @@ _ROWS: Final = (
         "false",
         parse_flag,
         _FLAG,
-        "whether heartbeats of B->A are written to A, as `twinlog mirror-maker` does by itself",
+        "whether A->B's nodes write heartbeats of B->A to A; `twinlog mirror-maker` does without",
         origin="twinlog",
     ),
     FlowSetting(

@@ -137,8 +137,8 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
     if has.heartbeats_replication_enabled and not has.twinlog_source_heartbeats_enabled:
         noted.append(
             f"flow {created.name}: its nodes write no heartbeats to {source}; MirrorMaker 2 does. "
-            f"Unless another program does, replication_hops of {source} is -1 on {target}; "
-            f"--config {SOURCE_HEARTBEATS}=true makes them do it"
+            f"Unless a flow {target}->{source} or another program does, replication_hops of "
+            f"{source} is -1 on {target}; --config {SOURCE_HEARTBEATS}=true makes them do it"
         )
     return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError, UserError
 from twinlog.lifecycle.creation import connected_source
-from twinlog.mirror.flow import FlowRules, flow_of
+from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
 from twinlog.mirror.mm2_records import Heartbeat
 from twinlog.store.config_records import Mirror
 from twinlog.sync.base import METADATA, Host, MirrorContext, Sync
@@ -193,38 +193,45 @@ class SourceHeartbeats(_BesideRefreshes):
 
     async def run(self) -> None:
         """Write until cancelled, with a connection for each flow."""
-        writing: dict[str, asyncio.Task[None]] = {}
+        writing: dict[str, tuple[Mirror, asyncio.Task[None]]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(_LOOK_S)
-                writing = {name: task for name, task in writing.items() if not task.done()}
-                for name, mirror in self._host.latest().mirrors.items():
-                    if name in writing or not self.serves(mirror.kind):
-                        continue
-                    if (beats := _wanted(mirror)) is not None:
-                        writing[name] = tasks.create_task(self._beat(mirror, beats))
+                mirrors = self._host.latest().mirrors
+                for name, (mirror, task) in list(writing.items()):
+                    if mirrors.get(name) != mirror:
+                        task.cancel()
+                    if task.done():
+                        del writing[name]
+                for name, mirror in mirrors.items():
+                    if name not in writing and self.serves(mirror.kind) and _is_wanted(mirror):
+                        writing[name] = mirror, tasks.create_task(self._beat(mirror))
 
-    async def _beat(self, mirror: Mirror, beats: Beats) -> None:
-        """Write those of a flow while it is this node's, and as it is."""
+    async def _beat(self, mirror: Mirror) -> None:
+        """Write those of a flow while it is this node's."""
         name, host = mirror.name, self._host
-
-        async def is_wanted() -> bool:
-            return host.latest().mirrors.get(name) == mirror and await host.is_ours(name)
-
+        try:
+            beats = beats_of(flow_of(mirror.source), reverse=True)
+        except UserError:  # `Heartbeats` reports it
+            return
+        except Exception:  # of a policy that is no part of twinlog
+            host.failed(name, self.metric, 1)
+            log.exception("flow %s: cannot write heartbeats to its source", name)
+            await asyncio.sleep(_AFTER_DEFECT_S)
+            return
         await keep_beating(
             beats,
             lambda: connected_source(mirror, host.destination.config.grants),
             f"the source of flow {name}",
-            is_wanted=is_wanted,
+            is_wanted=lambda: host.is_ours(name),
             failed=lambda: host.failed(name, self.metric, 1),
         )
 
 
-def _wanted(mirror: Mirror) -> Beats | None:
-    """What a flow has written to its source; None: nothing, or its settings cannot be read."""
+def _is_wanted(mirror: Mirror) -> bool:
     try:
-        flow = flow_of(mirror.source)
-    except UserError:  # `Heartbeats` reports it
-        return None
-    is_wanted = flow.settings.twinlog_source_heartbeats_enabled
-    return beats_of(flow, reverse=True) if is_wanted else None
+        settings = flow_settings_of(mirror.source)
+    except UserError:
+        return False  # `Heartbeats` reports it
+    is_on = settings.enabled and settings.twinlog_source_heartbeats_enabled
+    return is_on and settings.emit_heartbeats_interval_seconds > 0

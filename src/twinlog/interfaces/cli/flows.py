@@ -240,9 +240,12 @@ def _flows_of_file(
     copying = [flow for flow in selection if not flow.heartbeats_only]
     for flow in selection:
         if flow.heartbeats_only and flow.settings.emits_heartbeats:
+            reverse = f"{flow.target_alias}->{flow.source_alias}"
+            nodes = f", or nodes of {reverse} with {SOURCE_HEARTBEATS}=true"
+            is_copied = any(other.name == reverse for other in copying)
             say(
-                f"{flow.name} only writes heartbeats: twinlog mirror-maker does it, and so do the "
-                f"nodes of {flow.target_alias}->{flow.source_alias} with {SOURCE_HEARTBEATS}=true"
+                f"{flow.name} only writes heartbeats: twinlog mirror-maker does it"
+                f"{nodes * is_copied}"
             )
     if not copying:
         raise UserError(
