@@ -658,12 +658,11 @@ def test_a_python_worker_that_was_killed_is_started_again(
 
 def test_a_flow_that_is_killed_has_the_expected_values(spark: Spark) -> None:
     """Goal: what `make chaos` expects of a query is what Spark gives."""
-    settings = {
-        name.removeprefix("twinlog.transform."): text for name, text in QUERY.settings.items()
-    }
+    query = parse_dataframe_transform(QUERY.settings)
+    assert query is not None
     values = [b'{"a":"b"}', None, b"", b"x" * 2000]
     expected = [(at, QUERY.changed("A.t-2", 100 + at, value)) for at, value in enumerate(values)]
-    result = spark.run(transform(settings), *values)
+    result = spark.run(query, *values)
     assert result.columns == ("record", "value")
     assert sorted(result.rows) == expected
 
