@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from java_config_defs import (
     CONNECTORS,
@@ -307,6 +307,13 @@ def test_lists_match_what_java_matches(
         assert matches(pattern, name) == java.fullmatch(items, name), (items, name)
 
 
+@example(data=b"\\\r!")
+@example(data=b"\\\n\n")
+@example(data=b" \\\n !a\\\nb=c")
+@example(data=b"\\\n\\\r\n#x\ny=1")
+@example(data=b"a=\\\n!b")
+@example(data=b"\\\n#\\u00\nb=c")
+@example(data=b"\\\n \na=b")
 @given(data=st.binary(max_size=60) | st.text("a=: \\\n\r#!\tub1é", max_size=40).map(str.encode))
 def test_lines_equal_those_of_java(java: JavaMirrorMaker, data: bytes) -> None:
     """Goal: any bytes are the same properties, or an error in both."""

@@ -7,6 +7,7 @@ at the end of a value belongs to the value. A key that occurs twice has its last
 Java reads such files as ISO-8859-1 (`Properties.load(InputStream)`), whatever their author meant.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,8 @@ from twinlog.kafka.errors import UserError
 
 ENCODING: Final = "iso-8859-1"
 """In which Java reads the bytes of a properties file."""
+_NATURAL_LINE: Final = re.compile(r"([ \t\f]*([^\r\n]*)(\r\n?|\n|\Z))")
+"""A line, its content behind white space, and its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def parse_lines(text: str) -> tuple[Property, ...]:
     properties = []
     line = 1
     try:
-        for element in javaproperties.parse(text):
+        for element in javaproperties.parse(_without_bare_lines(text)):
             if isinstance(element, javaproperties.KeyValue):
                 is_ascii = element.source.isascii()
                 properties.append(Property(line, element.key, element.value, is_ascii))
@@ -52,6 +55,24 @@ def parse_lines(text: str) -> tuple[Property, ...]:
 def last_values(properties: tuple[Property, ...]) -> dict[str, Property]:
     """The properties by key, each as it was set last."""
     return {item.key: item for item in properties}
+
+
+def _without_bare_lines(text: str) -> str:
+    """A text whose properties begin with no line that has a backslash alone: it is blank instead.
+
+    Java goes on as if there was no such line; javaproperties would take a comment behind it for a
+    part of the property.
+    """
+    lines: list[str] = []
+    continues = False  # the line before
+    for line, content, end in _NATURAL_LINE.findall(text):
+        if not continues and end and content == "\\":
+            lines.append(end)
+            continue
+        lines.append(line)
+        if continues or not content.startswith(("#", "!")):
+            continues = (len(content) - len(content.rstrip("\\"))) % 2 == 1
+    return "".join(lines)
 
 
 def _line_ends(source: str) -> int:
