@@ -61,4 +61,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(f"| {' | '.join(cells)} |")
     for kind, proof in proofs.items():
         each = " ".join(f"{seconds:.1f}" for seconds in proof.recoveries)
-        terminalreporter.line(f"{kind}: {each}; verify: {proof.verified}")
+        terminalreporter.line(f"{kind}: {each}; {proof.verified}")

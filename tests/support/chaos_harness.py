@@ -232,7 +232,7 @@ def prove(mirrors: Sequence[Ordeal], *, may_fail: bool = False) -> Proof:
         aborted=sum(total["aborted"] for total in totals),
         records=sum(report.records for report in reports),
         gaps=sum(report.gaps for report in reports),
-        verified=verified.output.strip().splitlines()[-1],
+        verified=f"verify: {verified.output.strip().splitlines()[-1]}",
         steps=steps,
     )
 

@@ -53,6 +53,11 @@ class FlowKind:
     """Whether `kept` is not always true."""
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether the flow records a map of offsets."""
+        return not self.is_transactional or "twinlog.offset.map" in self.settings
+
+    @property
     def has_query(self) -> bool:
         """Whether a Spark beside each lane transforms the records, by a query or a function."""
         return any(name.startswith("twinlog.transform.") for name in self.settings)

@@ -4,22 +4,25 @@
     each remote partition has exactly what the flow makes of the source's committed records
     (flow_kinds.py), in order, for readers of both isolation levels ─►
     each number that a writer knows as written is there once ─►
+    `twinlog verify` finds no difference, in the map of offsets neither, if the flow has one ─►
     every transition of `__mirror_state` was allowed (control_records.py)
 
-The records are read by librdkafka, which shares no code with the flow. The load's compacted topic
+The records are read by librdkafka, which shares no code with the flow. Only `verify` knows the map.
+The load's compacted topic
 is left out, since two cleaners keep different records, and so is one whose records are deleted.
 A second load may be added (`OtherLoad`), for example of unusual_load.py.
 """
 
 import asyncio
 import hashlib
+import json
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import control_records
 import librdkafka_tools
@@ -61,6 +64,7 @@ _LOG_LINES: Final = 60
 _KEPT_BYTES: Final = 1000
 """Larger values are kept as their digest."""
 
+_FLOW: Final = "a-to-b"
 _PREFIX: Final = "a."
 """Of remote topics."""
 _POSITIONS: Final = "twinlog.flow.a-to-b"
@@ -234,6 +238,7 @@ class FlowOrdeal:
             f"{compared} records read with {' and '.join(LEVELS)}, {beyond} of them aborted; "
             f"{dropped} of the source's dropped"
         )
+        self._verify()
         return Proof(
             rest=self.rest,
             recoveries=tuple(self.recoveries),
@@ -245,6 +250,33 @@ class FlowOrdeal:
             "that the flow has aborted",
             steps=self._check_ways(),
         )
+
+    def _verify(self) -> None:
+        """Have `twinlog verify` compare both logs, and the map, by code of its own."""
+        report = until(
+            self._verification,
+            CATCH_UP_SECONDS,
+            "no record behind what the flow has recorded",
+            good=lambda found: found["behind"] == 0,
+            pause=1.0,
+        )
+        logs = {(one["remote"]["topic"], one["remote"]["partition"]): one for one in report["logs"]}
+        assert logs.keys() == {*self.remotes}
+        for place, log in logs.items():
+            recorded = log["remote"]["recorded_map"]
+            assert log["compared"] > 0, (place, log)
+            assert (recorded is not None) == self.kind.is_mapped, (place, log)
+            assert recorded is None or recorded["agrees"] == log["compared"], (place, log)
+        counts = {name: report[name] for name in ("verdict", "compared", "not_seen")}
+        self.say(f"verify has found no difference: {counts}")
+
+    def _verification(self) -> Mapping[str, Any]:
+        done = self.stage.verify(*self.node_arguments, "--mirror", _FLOW, "--json")
+        # 3: something was not seen, as where the source has deleted records.
+        assert done.status in {0, 3}, done
+        report: Mapping[str, Any] = json.loads(done.output)
+        assert not report["differences"], done
+        return report
 
     def _await_position(self, partition: Partition, end: int) -> None:
         """Wait until the flow has read up to `end`, also where it has dropped the last records.
