@@ -64,6 +64,7 @@ from twinlog.runtime.schema_registry import (
     UnsupportedSchema,
 )
 from twinlog.runtime.session import start_spark
+from twinlog.runtime.whole_results import collected
 
 CONF: Final = {
     "spark.app.name": "twinlog DataFrames",
@@ -167,7 +168,7 @@ class PreparedTransform:
         """The result for these records."""
         try:
             result = self._result([self._decoded(row) for row in rows])
-            columns, found = tuple(result.columns), [tuple(row) for row in result.collect()]
+            columns, found = tuple(result.columns), [tuple(row) for row in collected(result)]
             for part, avro in self._avro.items():
                 columns, found = _with_avro(avro, part, columns, found, rows)
         except RegistryTrouble as error:

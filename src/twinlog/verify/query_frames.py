@@ -33,6 +33,7 @@ from twinlog.mirror.dataframe_transform import (
     PartFormat,
     StaticTable,
 )
+from twinlog.runtime.whole_results import collected
 from twinlog.verify.json_meaning import JsonNumber, JsonValue, NotJson, read_unique_json
 from twinlog.verify.query_plan import NotDecidable, check_plan, check_text
 from twinlog.verify.query_results import Failed, InputRecord, Output, OutputRow
@@ -189,7 +190,7 @@ class QueryFrames:
             if result.schema != self._columns:
                 raise NotDecidable("the function gives other columns each time")
         result = _as_records(result)
-        return [row.asDict(recursive=True) for row in result.collect()]
+        return [row.asDict(recursive=True) for row in collected(result)]
 
     def _read(self, table: StaticTable) -> None:
         reader = self._spark.read.format(table.format).option("mode", "FAILFAST")
