@@ -4,11 +4,13 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from spark_cluster import SparkCluster
 
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import Retriable, UserError
 from twinlog.local.ports import PortClaim
 from twinlog.runtime import session
 
@@ -244,3 +246,15 @@ def test_error_of_a_failed_spark_job_is_one_line_with_the_reason() -> None:
     assert session._reason(raised + stack) == "ValueError: bad"
     assert session._reason(lost + stack) == "x.SparkException: ExecutorLostFailure: gone"
     assert session._reason("") == "no reason reported"
+
+
+def test_results_that_the_jvm_has_not_handed_on_are_an_error() -> None:
+    """Goal: what PySpark takes for the end of the results is no empty answer of all tasks."""
+    spark: Any = SimpleNamespace(
+        parallelize=lambda *_: SimpleNamespace(
+            mapPartitions=lambda _: SimpleNamespace(collect=lambda: [1])
+        )
+    )
+    assert session.map_tasks(spark, abs, [1]) == [1]
+    with pytest.raises(Retriable, match="Spark's JVM has ended"):
+        session.map_tasks(spark, abs, [1, 2])

@@ -240,10 +240,16 @@ def map_tasks(
     except Py4JJavaError as error:
         raise Retriable(f"the Spark job failed: {_reason(str(error))}") from error
     except (Py4JError, OSError) as error:
-        raise Retriable("Spark's JVM has ended", hint="start the command again") from error
+        raise _jvm_has_ended() from error
     finally:
         end_event.set()
+    if len(results) < len(arguments):  # see whole_results.py
+        raise _jvm_has_ended()
     return results
+
+
+def _jvm_has_ended() -> Retriable:
+    return Retriable("Spark's JVM has ended", hint="start the command again")
 
 
 def _reason(text: str) -> str:
