@@ -163,6 +163,45 @@ def test_a_table_is_read_again_for_an_altered_transform(spark: Spark, tmp_path: 
         assert spark.run(join, b'{"id":1}').rows == [(0, b"%d" % price)]
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({}, "it has no file with data"),
+        ({"_temporary/0/part-0": "id\n1\n"}, "a program writes it, or was killed at that"),
+        ({"_temporary/0/part-1": "", "part-0": ""}, "a program writes it, or was killed at that"),
+    ],
+)
+def test_a_table_that_is_not_written_yet_is_not_empty(
+    spark: Spark, tmp_path: Path, form: str, content: Mapping[str, str], reason: str
+) -> None:
+    """Goal: no record is dropped, or let pass, for want of rows that another program writes."""
+    table = tmp_path / f"prices.{form}"
+    table.mkdir()
+    for name, text in content.items():
+        file = table / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    known = {"tables.prices": str(table), "tables.prices.schema": "id BIGINT"}
+    query = "SELECT record FROM records JOIN prices ON true"
+    with pytest.raises(QueryUnusable, match=rf"tables\.prices: {reason}") as caught:
+        spark.run(transform({"sql": query, **known}), b"")
+    assert caught.value.only_here
+
+
+@pytest.mark.parametrize(("form", "text"), [("csv", "id\n"), ("json", "\n")])
+def test_a_table_without_rows_says_so(spark: Spark, tmp_path: Path, form: str, text: str) -> None:
+    """Goal: an empty file is one that is about to be written."""
+    table = tmp_path / f"prices.{form}"
+    known = {"tables.prices": str(table), "tables.prices.schema": "id BIGINT"}
+    query = transform({"sql": "SELECT record FROM records JOIN prices ON true", **known})
+    table.write_text("")
+    with pytest.raises(QueryUnusable, match=r"tables\.prices: its files are empty"):
+        spark.run(query, b"")
+    table.write_text(text)
+    assert spark.run(query, b"").rows == []
+
+
 def test_columns_of_a_table_are_those_of_its_header(spark: Spark, tmp_path: Path) -> None:
     """Goal: a schema in another order is refused; by position, prices would be ids."""
     table = tmp_path / "prices.csv"

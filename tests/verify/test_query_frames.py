@@ -129,6 +129,16 @@ def test_a_record_that_fails_is_alone(spark: SparkSession) -> None:
     assert [isinstance(one, Failed) for one in found] == [True, True, True, False, True]
 
 
+def test_a_table_that_is_not_written_yet_is_not_empty(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: verify expects nothing of what a query makes of a table that is not there."""
+    table = tmp_path / "names.csv"
+    table.write_text("")
+    known = {"tables.names": str(table), "tables.names.schema": "id BIGINT"}
+    query = transform({"sql": "SELECT record FROM records JOIN names ON true", **known})
+    with pytest.raises(NotDecidable, match="table names: its files are empty"):
+        QueryFrames(spark.newSession(), query)
+
+
 def test_a_row_that_is_routed_where_none_may_be_fails(spark: SparkSession) -> None:
     """Goal: the flow fails there, too; such a query says nothing of other logs."""
     sql = "SELECT record, CAST(CAST(value AS STRING) AS INT) AS partition, topic FROM records"

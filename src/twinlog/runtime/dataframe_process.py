@@ -237,7 +237,12 @@ class DataFrameProcess:
 async def _started(memory_mib: int) -> asyncio.subprocess.Process:
     """Start the process, with a JVM of this size; its messages go to the lane's standard error."""
     # Executors may have this package, and a flow's function, on a path of their own.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # How long the JVM may stall before what stalls counts as an error of the records.
+        "SPARK_AUTH_SOCKET_TIMEOUT": f"{ANSWER_S:.0f}",
+    }
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -225,7 +225,8 @@ def map_tasks(
     """
 
     def body(part: Iterable[T]) -> Iterator[R]:
-        return iter([task(argument) for argument in part])
+        (argument,) = part  # a task that has lost it fails, and does not end
+        return iter([task(argument)])
 
     end_event = threading.Event()
     if progress is not None:
@@ -243,7 +244,7 @@ def map_tasks(
         raise _jvm_has_ended() from error
     finally:
         end_event.set()
-    if len(results) < len(arguments):  # see whole_results.py
+    if len(results) != len(arguments):  # see whole_results.py
         raise _jvm_has_ended()
     return results
 

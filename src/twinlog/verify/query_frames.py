@@ -33,6 +33,7 @@ from twinlog.mirror.dataframe_transform import (
     PartFormat,
     StaticTable,
 )
+from twinlog.runtime.static_tables import unfinished
 from twinlog.runtime.whole_results import collected
 from twinlog.verify.json_meaning import JsonNumber, JsonValue, NotJson, read_unique_json
 from twinlog.verify.query_plan import NotDecidable, check_plan, check_text
@@ -199,7 +200,10 @@ class QueryFrames:
             reader = reader.option("inferSchema", "false" if table.schema else "true")
         if table.schema is not None:
             reader = reader.schema(table.schema)
-        reader.load(table.path).coalesce(1).localCheckpoint().createOrReplaceTempView(table.name)
+        loaded = reader.load(table.path)
+        if why := unfinished(loaded, table.path):
+            raise NotDecidable(f"table {table.name}: {why}")
+        loaded.coalesce(1).localCheckpoint().createOrReplaceTempView(table.name)
 
     def _texts(self, record: Record) -> "tuple[object, object] | Failed":
         """Key and value as they are handed to Spark: bytes, or text that is as the format says."""
