@@ -7,16 +7,17 @@ it is to drop.
 """
 
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame
 
-_WRITING = "_temporary"
+_WRITING: Final = "_temporary"
 """The folder in which Hadoop's writers keep files until all are written."""
 
 
 def unfinished(table: DataFrame, path: str) -> str | None:
-    """Why what was read is no table that somebody has written to its end; None: it may be.
+    """Why a table may not be written to its end yet; None: nothing shows that.
 
     Args:
         table: as Spark's reader has loaded it.
