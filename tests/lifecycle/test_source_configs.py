@@ -44,8 +44,15 @@ SHORT = {
     "retention.ms": "1000",
     "retention.bytes": "500",
     "delete.retention.ms": "10",
+    "min.compaction.lag.ms": "0",
 }
-LONG = {**SHORT, "retention.ms": "9000", "retention.bytes": "-1", "delete.retention.ms": "70"}
+LONG = {
+    **SHORT,
+    "retention.ms": "9000",
+    "retention.bytes": "-1",
+    "delete.retention.ms": "70",
+    "min.compaction.lag.ms": "30",
+}
 
 
 @pytest.mark.parametrize("brokers", [(SHORT, LONG), (LONG, SHORT)])
@@ -60,6 +67,7 @@ def test_the_longest_of_the_brokers_retentions_counts(
         "retention.ms": "7",
         "retention.bytes": "-1",
         "delete.retention.ms": "10",
+        "min.compaction.lag.ms": "30",
     }
     assert not any(config.unsettled for config in found.values()), "defaults may differ for good"
 

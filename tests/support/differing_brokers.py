@@ -17,6 +17,7 @@ DEFAULTS = {
     "retention.ms": "604800000",
     "retention.bytes": "-1",
     "delete.retention.ms": "86400000",
+    "min.compaction.lag.ms": "0",
 }
 
 

@@ -228,6 +228,7 @@ def test_a_remote_topic_follows_each_origin_of_a_value_as_with_mirror_maker_2(
                 assert {name: entries[name].source for name in KEEPING} == {
                     "cleanup.policy": ConfigSource.DEFAULT,
                     "delete.retention.ms": ConfigSource.DEFAULT,
+                    "min.compaction.lag.ms": ConfigSource.DEFAULT,
                     "retention.bytes": ConfigSource.DYNAMIC_DEFAULT_BROKER,
                     "retention.ms": ConfigSource.STATIC_BROKER,
                 }

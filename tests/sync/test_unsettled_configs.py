@@ -130,6 +130,22 @@ def test_a_policy_changes_only_if_all_brokers_report_it(clusters: Clusters, firs
     assert clusters.copy["cleanup.policy"] == "compact"
 
 
+@FIRST
+@KINDS
+def test_a_former_answer_shortens_no_compaction_lag(
+    clusters: Clusters, kind: str, first: int
+) -> None:
+    """Goal: the target's cleaner removes no record for good that the source has to keep."""
+    clusters.source.first = first
+    clusters.source.topics = [{}, {"min.compaction.lag.ms": WEEK}]
+    clusters.copy = {"min.compaction.lag.ms": WEEK}
+    clusters.refresh(kind)
+    assert clusters.copy["min.compaction.lag.ms"] == WEEK
+    clusters.copy = {}
+    clusters.refresh(kind)
+    assert clusters.copy["min.compaction.lag.ms"] == WEEK, "one broker knows of it"
+
+
 @KINDS
 def test_a_broker_that_does_not_answer_holds_up_only_what_would_be_kept_less(
     clusters: Clusters, kind: str

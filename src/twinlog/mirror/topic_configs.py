@@ -76,8 +76,9 @@ CONTENT: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"}
 """Configurations that decide which records are kept: with a shorter retention, the destination
 would lose records that the source still has."""
 
-KEEPING: Final = (*sorted(CONTENT), "delete.retention.ms")
-"""Configurations that decide which records the source keeps, and for how long tombstones."""
+KEEPING: Final = (*sorted(CONTENT), "delete.retention.ms", "min.compaction.lag.ms")
+"""Configurations that decide which records the source keeps, and for how long tombstones and
+records that later ones supersede."""
 
 TIERED_STORAGE: Final = (
     "remote.storage.enable",
