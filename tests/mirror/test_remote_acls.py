@@ -100,3 +100,14 @@ def test_too_many_denials_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     denials = [acl(f"o{n}", READ, DENY, pattern=PREFIXED) for n in range(4)]
     with pytest.raises(UserError, match=r"limit the ACLs of User:alice"):
         remote_acls([acl(), *denials], NAMES)
+
+
+def test_a_topic_that_several_share_is_opened_only_to_those_who_may_read_each() -> None:
+    """Goal: a copy of one topic does not open that of another one."""
+    names = {"orders": "all", "wages": "all"}
+    shop, both = acl(), acl(principal="User:both")
+    assert remote_acls([shop], names) == frozenset()
+    wages = [acl("wages", WRITE), acl("wages", operation=ALL, principal="User:both")]
+    assert remote_acls([shop, both, *wages], names) == {acl("all", principal="User:both")}
+    denial = acl(permission=DENY)
+    assert remote_acls([denial, shop], names) == {acl("all", permission=DENY)}

@@ -9,6 +9,9 @@
     a DENY by prefix or `*` that limits one of those  the same DENY, by the remote topic's full name
     any other                                         none
 
+Where several topics are copied to one remote topic, an ALLOW is copied if the source has it for
+each of them: whoever reads the remote topic reads the records of all. Denials of any of them count.
+
 The first and the last line are MirrorMaker 2's. It has no line for denials by prefix or `*`: there
 an ALLOW is copied without what limits it on the source, and a principal may read on the target what
 it may not read on the source. It also takes `*` for the name of a topic: with
@@ -40,7 +43,7 @@ def remote_acls(acls: Collection[Acl], names: Mapping[str, str]) -> frozenset[Ac
 
     Args:
         acls: the ACLs of the source, of all kinds.
-        names: the names of remote topics, by the source's.
+        names: the names of remote topics, by those of all topics that are, or were, copied there.
 
     Raises:
         UserError: the source has too many ACLs to determine which denials limit others.
@@ -77,8 +80,17 @@ def remote_acls(acls: Collection[Acl], names: Mapping[str, str]) -> frozenset[Ac
         limiting |= {
             _narrowed(denial, acl.resource_name) for denial in candidates if denial.limits(acl)
         }
+    sharing = defaultdict[str, set[str]](set)
+    for topic, remote in names.items():
+        sharing[remote].add(topic)
     return frozenset(
-        acl._replace(resource_name=names[acl.resource_name]) for acl in named | limiting
+        acl._replace(resource_name=names[acl.resource_name])
+        for acl in named | limiting
+        if acl.permission is not Permission.ALLOW
+        or all(
+            acl._replace(resource_name=topic) in named
+            for topic in sharing[names[acl.resource_name]]
+        )
     )
 
 

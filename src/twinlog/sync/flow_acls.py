@@ -47,7 +47,8 @@ class RemoteAcls(NamedTuple):
     changes: AclChanges
     """What has to be changed."""
     names: dict[str, str]
-    """The remote names of the flow's topics, by the source's."""
+    """The remote names of the flow's topics, by the source's; also of those that are copied no
+    more, if others are copied to the same remote topic."""
     absent: frozenset[Acl]
     """The ACLs of `changes.remove` that this answer of the source does not list."""
     denying: frozenset[Acl]
@@ -105,10 +106,12 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
         source_acls -= before.made_of(source.cluster_id, MadeFor.SWITCHOVER)
         source_acls -= snapshot.made_of(source.cluster_id, MadeFor.SWITCHOVER)
         recorded = snapshot.made_acls(context.name, MadeFor.SOURCE)
+        topics = snapshot.topics_of(context.name)
+        remotes = {one.destination_name for one in topics if one.wanted is Wanted.MIRRORING}
         names = {
             topic.topic: topic.destination_name
-            for topic in snapshot.topics_of(context.name)
-            if topic.wanted is Wanted.MIRRORING
+            for topic in topics
+            if topic.destination_name in remotes
         }
         scope = _scope(snapshot, context.name, flow, names, destination_acls)
 
