@@ -2,16 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from batch_builders import record
 from flow_assignment import ASSIGNMENT, IN_TRANSACTIONS
 
+from twinlog.engines.dataframes import ResultRows, SourceRow
 from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.transactional import engine as engine_module
@@ -26,7 +27,7 @@ from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
 from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.compression import Codec
-from twinlog.kafka.log.records import build
+from twinlog.kafka.log.records import build, decode, each_record
 from twinlog.kafka.types import LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.dataframe_transform import DataFrameTransform
@@ -315,7 +316,8 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
 
     async def body() -> None:
         engine, partition = _started()
-        rules: Any = SimpleNamespace(is_mapped=False, flow=SimpleNamespace(policy=None))
+        flow = SimpleNamespace(policy=None)
+        rules: Any = SimpleNamespace(is_mapped=False, transforms=TransformChain(), flow=flow)
 
         async def outputs(to: TopicPartition, routed: RoutedTail) -> Any:
             async def transformed(*_: object) -> object:
@@ -352,6 +354,55 @@ def test_no_record_goes_where_records_may_be_lost(monkeypatch: pytest.MonkeyPatc
         assert state == (FlowStage.COPYING, copying), "no answer changes nothing"
         await _follow(engine, LeaderReport(1, 5, UUID(int=3)))
         assert (partition.stage, partition.sequence) == (FlowStage.LOCATING, None)
+
+    asyncio.run(body())
+
+
+def test_no_row_is_made_of_records_that_are_left_out() -> None:
+    """Goal: a query counts exactly the records whose positions are committed with its rows.
+
+    One of two partitions has written to a topic which has no leader now.
+    """
+    seen: list[list[str]] = []
+
+    class Frames:
+        async def run(self, _: object, rows: Iterable[SourceRow]) -> ResultRows:
+            topics = [row.topic for row in rows]
+            seen.append(sorted(set(topics)))
+            return ResultRows(("record", "value"), [(0, str(len(topics)).encode())])
+
+    policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
+    settings = SimpleNamespace(source_cluster_alias="a")
+    rules: Any = SimpleNamespace(
+        is_mapped=False,
+        transforms=DataFrameTransform(sql="SELECT"),
+        flow=SimpleNamespace(policy=policy, settings=settings),
+    )
+    payments = replace(
+        ASSIGNMENT, name=MirrorPartition("flow", "payments", 0), destination=PAYMENTS
+    )
+
+    async def body() -> None:
+        engine, first = _started()
+        engine.start(first.writers, [payments], lease_s=0.0)
+        second = engine.flow.all[payments.name]
+        engine._dataframes = cast(Any, Frames())
+        unled = ROUTED._replace(log=ASSIGNMENT.destination, doubt=Doubt("no leader", False))
+        queues = [
+            TransactionalQueue(Offset(0), LeaderEpoch(-1), routed=routed)
+            for routed in ((unled,), ())
+        ]
+        both = list(zip((first, second), queues, strict=True))
+        for partition, queue in both:
+            engine._located(partition, queue)
+            queue.offer(_data(3))
+        outputs = await engine._outputs(both, rules)
+        assert seen == [["a.orders", "a.payments"], ["a.payments"]]
+        assert outputs.keys() == {payments.name}
+        (built,) = outputs[payments.name].batches[PAYMENTS]
+        (written,) = each_record(built.header, built.records)
+        assert decode(written).value == b"3", "of its own records"
+        assert first.sequence is None
 
     asyncio.run(body())
 

@@ -360,29 +360,35 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
             TwinlogError: not now.
         """
         taken = taken_now(partitions, partitions[0][0].writers.size)
-        data = {p: taken[p.name][0] for p, _ in partitions if p.name in taken}
-        results = await self._transformed(data, rules, [p for p, _ in partitions])
-        outputs: dict[MirrorPartition, PartitionOutput] = {}
-        for partition, queue in partitions:
-            if partition.name not in taken:
-                continue
-            batches, end = taken[partition.name]
-            result = results[partition.name]
-            if isinstance(result, CorruptBatch):
-                if partition.sequence is queue:
-                    self._flow.trouble(partition, f"corrupt batch from the source: {result}")
-                continue
-            failure = route_mismatch(rules.flow.policy, partition, queue, result) or result.failure
-            if failure is not None and failure.offset == queue.recorded:
-                self._stuck_at(partition, queue, failure)
-                continue
-            if doubt := in_doubt(queue.routed, result.batches):
-                self._doubted(partition, queue, doubt)
-                continue
-            outputs[partition.name] = partition_output(
-                batches, end, result, is_mapped=rules.is_mapped
-            )
-        return outputs
+        waiting = [partition for partition, _ in partitions]
+        while True:
+            data = {p: taken[p.name][0] for p, _ in partitions if p.name in taken}
+            results = await self._transformed(data, rules, waiting)
+            outputs: dict[MirrorPartition, PartitionOutput] = {}
+            has_doubt = False
+            for partition, queue in partitions:
+                if partition.name not in taken:
+                    continue
+                result = results[partition.name]
+                if isinstance(result, CorruptBatch):
+                    if partition.sequence is queue:
+                        self._flow.trouble(partition, f"corrupt batch from the source: {result}")
+                    continue
+                found = route_mismatch(rules.flow.policy, partition, queue, result)
+                failure = found or result.failure
+                if failure is not None and failure.offset == queue.recorded:
+                    self._stuck_at(partition, queue, failure)
+                elif doubt := in_doubt(queue.routed, result.batches):
+                    self._doubted(partition, queue, doubt)
+                    has_doubt = True
+                else:
+                    outputs[partition.name] = partition_output(
+                        *taken[partition.name], result, is_mapped=rules.is_mapped
+                    )
+            # Rows of the others may be made of records of those left out (micro_batch.py).
+            if not has_doubt or not isinstance(rules.transforms, DataFrameTransform):
+                return outputs
+            partitions = [one for one in partitions if one[0].name in outputs]
 
     async def _transformed(
         self,
