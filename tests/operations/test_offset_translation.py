@@ -1,18 +1,28 @@
 """Offsets of flows, put together from maps, names and bounds of logs; no cluster."""
 
+import asyncio
 import json
 from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal
+from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.offset_runs import Ends, OffsetRuns, Run, encoded_runs
+from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.recorded_map import MapAnswer, RecordedMap
+from twinlog.mirror.states import State
+from twinlog.operations import offset_translation
 from twinlog.operations.flow_results import Direction, TranslatedOffsets
 from twinlog.operations.offset_translation import FlowOffsets, NoAnswer, TargetLog
 from twinlog.operations.serialise import json_data
+from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import States
+from twinlog.store.state_records import PartitionState
 
 SOURCE, REMOTE = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 OTHER = TopicPartition("orders-2", 0)
@@ -251,3 +261,75 @@ def test_the_result_serialises_itself() -> None:
             },
         ],
     }
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_nothing_is_known_of_a_source_whose_partition_is_failed(
+    monkeypatch: pytest.MonkeyPatch, direction: Direction
+) -> None:
+    """Goal: a source that was truncated has other records at the offsets of the map."""
+    failed = MirrorPartition("flow", SOURCE.topic, SOURCE.partition)
+    reason = "the source has lost records that were copied"
+    states = States({failed: PartitionState(failed, State.FAILED, reason)}, {})
+
+    async def read_states(_: object) -> States:
+        return states
+
+    monkeypatch.setattr(offset_translation, "read_states", read_states)
+    topic = MirrorTopic(mirror="flow", topic=SOURCE.topic, topic_id=UUID(int=1), partitions=1)
+    results = [known().to_target(SOURCE, 4), known(mapped=False).to_target(SOURCE, 4)]
+    if direction is Direction.TO_SOURCE:
+        results[:1] = known().to_source(REMOTE, 54)
+    found, without_map = asyncio.run(
+        offset_translation.without_failed(cast(Any, None), [topic], results, direction)
+    )
+    given = (None, 54) if direction is Direction.TO_SOURCE else (4, None)
+    assert (found.source_offset, found.target_offset) == given
+    assert (found.answer, found.known) == (MapAnswer.UNPROVEN, False)
+    assert reason in found.text
+    assert "source offset 4 is target offset 54" in found.text
+    assert without_map == results[1], "its own reason stays"
+    states.states.clear()
+    unchanged = asyncio.run(
+        offset_translation.without_failed(cast(Any, None), [topic], results, direction)
+    )
+    assert unchanged == results
+
+
+@pytest.mark.parametrize(
+    ("ids", "everywhere", "text"),
+    [
+        ({1}, True, ""),
+        ({1, 2}, True, "the topic was recreated on the source"),
+        ({1}, False, "some broker of the source does not know the topic"),
+        (None, True, "the topic is not in the source's metadata"),
+    ],
+)
+def test_each_broker_has_to_show_the_topic_that_was_copied(
+    monkeypatch: pytest.MonkeyPatch, ids: set[int] | None, everywhere: bool, text: str
+) -> None:
+    """Goal: a broker whose metadata lags does not vouch for a topic that was recreated."""
+    shown = (
+        {}
+        if ids is None
+        else {
+            SOURCE.topic: KnownTopic(
+                frozenset(UUID(int=one) for one in ids), 1, internal=False, everywhere=everywhere
+            )
+        }
+    )
+
+    async def known_topics(*_: object) -> object:
+        return shown
+
+    monkeypatch.setattr(offset_translation, "known_topics", known_topics)
+    topic = MirrorTopic(mirror="flow", topic=SOURCE.topic, topic_id=UUID(int=1), partitions=1)
+    questions = {SOURCE: 4, OTHER: 5}
+    found = asyncio.run(offset_translation.of_copied_topics(cast(Any, None), [topic], questions))
+    assert found[OTHER] == 5, "not of the flow: the map says so"
+    if text:
+        answer = found[SOURCE]
+        assert isinstance(answer, NoAnswer)
+        assert (answer.answer, text in answer.text) == (MapAnswer.RECREATED, True)
+    else:
+        assert found[SOURCE] == 4

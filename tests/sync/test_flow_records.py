@@ -34,7 +34,6 @@ from twinlog.sync import (
     group_readings,
     shared_translation,
     topic_identity,
-    translated_offsets,
     unlisted_groups,
 )
 from twinlog.sync.base import SyncContext, run_sync
@@ -91,6 +90,8 @@ class Flow:
         self.states: dict[str, State] = {}
         self.recreated: Collection[str] = ()
         self.begun: bool | None = False
+        self.positions_of_flow: Mapping[TopicPartition, int] = {}
+        """Up to where it has copied, by the source's partition."""
         self.without_last: Collection[str] = ()
         """Topics of which a state is stored, and nothing more."""
         self.known_before: Collection[str] = ()
@@ -110,7 +111,6 @@ class Flow:
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
         monkeypatch.setattr(flow_records, "list_offsets", self._listed)
-        monkeypatch.setattr(translated_offsets, "list_offsets", self._listed)
         monkeypatch.setattr(group_readings, "list_offsets", self._listed)
         monkeypatch.setattr(topic_identity, "known_topics", self._known)
         for module in (unlisted_groups, group_readings):
@@ -236,7 +236,8 @@ class Flow:
         self.maps_were_read = True
         unknown = frozenset(names.keys() - maps.keys())
         return Translation(
-            *(names, maps, unknown, self.begins, self.lost, self.passed), settled=self.settled
+            *(names, maps, unknown, self.begins, self.lost, self.passed, self.positions_of_flow),
+            settled=self.settled,
         )
 
     async def _listed_before(
@@ -566,7 +567,7 @@ def test_a_checkpoint_is_not_lowered_to_an_end_that_may_be_old(
     feeders = {T: Feeder(offsets=flow.maps[T]), U: Feeder(offsets=flow.maps[U])}
     one = JoinedPartition(remote=ALL, feeders=feeders, end=20)
     for end, found in ((15, []), (18, [18])):  # read after the maps
-        floors = shared_checkpoints({GROUP: flow.committed}, [one], {ALL: end}).floors
+        floors = shared_checkpoints({GROUP: flow.committed}, [one], {ALL: (0, end)}).floors
         assert [floor.downstream_offset for floor in floors] == found
 
 
@@ -597,14 +598,15 @@ def test_only_flows_that_may_share_a_topic_read_more(monkeypatch: pytest.MonkeyP
     flow.own_policy = False
     flow.checkpoints()
     flow.check()
-    assert flow.control_reads == ["states before the maps"], "which partitions are MIRRORING"
+    assert flow.control_reads == ["states", "states before the maps"], "FAILED ones; MIRRORING ones"
     flow = shared_flow(monkeypatch)
     flow.own_policy = False
     flow.checkpoints()
-    assert flow.control_reads == ["topics"]
+    assert flow.control_reads == ["topics", "states"]
+    flow.control_reads.clear()
     del flow.maps[U]
     flow.checkpoints()
-    assert flow.control_reads == ["topics", "topics", "states"]
+    assert flow.control_reads == ["topics", "states", "states"]
 
 
 def test_a_place_that_is_missing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,6 +679,53 @@ def test_no_offset_is_committed_while_one_of_them_was_recreated(
     flow.recreated = []
     assert flow.check() == {ALL: 20}
     assert flow.checkpoints() == {ALL: (10, 20)}
+
+
+def test_a_checkpoint_is_about_the_records_that_were_copied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goal: none is written by what a group has read of other records, or may have.
+
+    The source was truncated to 100 and has grown again, or its topic was recreated.
+    """
+    flow = Flow(monkeypatch, {"t": "a.t", "u": "a.u"})
+    flow.maps, flow.committed = {T: runs((0, 0, 120)), U: runs((0, 0, 9))}, {T: Committed(100)}
+    copy, other = TopicPartition("a.t", 0), TopicPartition("a.u", 0)
+    assert flow.refresh() == {copy: (100, 100)}
+    flow.committed = {T: Committed(110), U: Committed(5)}
+    flow.states = {"t": State.FAILED}
+    assert flow.refresh() == {copy: (100, 100), other: (5, 5)}, "what was written stays"
+    flow.states, flow.recreated = {}, ["t"]
+    assert flow.checkpoints() == {other: (5, 5)}
+    flow.recreated = []
+    assert flow.checkpoints() == {copy: (110, 110), other: (5, 5)}
+
+    async def silent(*_: object) -> None:
+        raise Retriable("broker 2 does not answer")
+
+    monkeypatch.setattr(topic_identity, "known_topics", silent)
+    positions = flow.positions()
+    assert (list(positions.checkpoints), positions.failed) == ([], 1)
+    assert len(positions.offset_syncs) == 2, "these are about the copies only"
+    assert "no checkpoints: cannot read its topics: broker 2 does not answer" in caplog.text
+
+
+def test_a_checkpoint_has_the_metadata_of_its_own_place_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: an application that keeps what it has finished there does not skip what it has not."""
+    flow = Flow(monkeypatch, {"t": "a.t"})
+    flow.maps = {T: runs((0, 0, 150))}
+    flow.positions_of_flow = {T: 150}
+    for offset, end, metadata in (
+        (140, 150, "done"),
+        (150, 150, "done"),
+        (200, 150, ""),
+        (140, 130, ""),
+    ):
+        flow.ends, flow.committed = {T: end}, {T: Committed(offset, "done")}
+        (found,) = flow.positions().checkpoints
+        assert (found.downstream_offset, found.metadata) == (min(offset, end, 150), metadata)
 
 
 def test_a_shared_partition_follows_while_one_of_its_topics_is_mirrored(

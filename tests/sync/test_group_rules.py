@@ -81,8 +81,7 @@ def test_copied_offsets_follow_the_source_backwards(
     due = due_offsets(source, destination, logs, own=destination.keys())
     after = {**destination, **due}
     for partition in source.keys() & logs.keys():
-        start, end, _ = logs[partition]
-        if start <= source[partition].offset <= end:
+        if logs[partition].start <= source[partition].offset <= logs[partition].end:
             assert after[partition] == source[partition]
     assert not due_offsets(source, after, logs, own=after.keys()), "the next check does nothing"
 
@@ -173,8 +172,8 @@ def test_offsets_are_compared_in_those_of_the_source() -> None:
     copied = mapped((0, 0, 10), (10, 50, 10))
     raw = {A: Committed(30, "m", 4), B: Committed(30)}
     found = {A: Committed(10, "m", 4), B: Committed(30)}
-    assert in_source_offsets(raw, copied, {A: Committed(9)}, {A, B}) == found
-    assert in_source_offsets(raw, SAME, {A: Committed(9)}, {A, B}) == raw
+    assert in_source_offsets(raw, copied, {A: Committed(9)}, {A, B}, {}) == found
+    assert in_source_offsets(raw, SAME, {A: Committed(9)}, {A, B}, {}) == raw
 
 
 @pytest.mark.parametrize(
@@ -200,12 +199,12 @@ def test_an_own_offset_is_set_back_where_copies_are_lost(
     logs = {A: Log(offsets.to_source(0), offsets.to_source(log_end), log_end)}
     raw = {A: Committed(120)}
     for own in (frozenset({A}), frozenset[TopicPartition]()):
-        copies = in_source_offsets(raw, cut, source, own)
+        copies = in_source_offsets(raw, cut, source, own, logs)
         due = in_destination_offsets(due_offsets(source, copies, logs, own), raw, logs, own, cut)
         is_due = committed is not None and (bool(own) or committed > 120)
         assert due == ({A: Committed(committed)} if is_due and committed is not None else {})
         if due:  # once it is there, nothing is due any more
-            copies = in_source_offsets(due, cut, source, own)
+            copies = in_source_offsets(due, cut, source, own, logs)
             left = due_offsets(source, copies, logs, own)
             assert not in_destination_offsets(left, due, logs, own, cut)
 
@@ -240,11 +239,53 @@ def test_no_offset_is_committed_behind_a_log_that_was_cut() -> None:
     logs = {A: Log(0, offsets.to_source(60), 60)}
     due = in_destination_offsets(due_offsets(source, {}, logs), {}, logs, (), cut)
     assert due == {A: Committed(60)}
-    copies = in_source_offsets(due, cut, source, {A})
+    copies = in_source_offsets(due, cut, source, {A}, logs)
     assert not due_offsets(source, copies, logs, {A})
     grown = {A: Log(0, offsets.to_source(80), 80)}
     due = in_destination_offsets(due_offsets(source, copies, grown, {A}), due, grown, {A}, cut)
     assert due == {A: Committed(77)}
+
+
+@pytest.mark.parametrize(
+    ("runs", "log_start", "log_end", "raw", "committed"),
+    [
+        ([(0, 0, 150)], 0, 152, 150, None),
+        ([(0, 0, 150)], 152, 152, 150, 152),  # all copies are deleted, two fences follow them
+        ([(0, 0, 150)], 151, 152, 150, 151),
+        ([(0, 0, 150)], 152, 152, None, 152),
+        ([(0, 0, 150)], 152, 152, 152, None),
+        ([(0, 0, 150), (150, 152, 10)], 152, 162, 150, 152),
+        ([(0, 0, 150), (150, 152, 10)], 155, 162, 150, 155),  # and some of what has followed
+        ([(0, 0, 150), (150, 152, 10)], 155, 162, 155, None),
+    ],
+)
+def test_no_offset_stays_in_front_of_a_log_that_begins_behind_its_copies(
+    runs: list[tuple[int, int, int]],
+    log_start: int,
+    log_end: int,
+    raw: int | None,
+    committed: int | None,
+) -> None:
+    """Goal: a consumer there gets OFFSET_OUT_OF_RANGE, and with `latest` skips what is copied.
+
+    The group has committed 150 on the source, the next offset of the copied log.
+    """
+    copied = mapped(*runs)
+    offsets, source = copied.offsets(A), {A: Committed(150, "m")}
+    there = {} if raw is None else {A: Committed(raw, "m")}
+    start, end = offsets.to_source(log_start), offsets.to_source(log_end)
+    logs = {A: Log(start, end, log_end, log_start)}
+    for own in (frozenset({A}), frozenset[TopicPartition]()):
+        copies = in_source_offsets(there, copied, source, own, logs)
+        due = due_offsets(source, copies, logs, own)
+        found = in_destination_offsets(due, there, logs, own, copied)
+        assert {p: at.offset for p, at in found.items()} == (
+            {} if committed is None else {A: committed}
+        )
+        if found:
+            copies = in_source_offsets(found, copied, source, own, logs)
+            due = due_offsets(source, copies, logs, own)
+            assert not in_destination_offsets(due, found, logs, own, copied), "once is enough"
 
 
 @pytest.mark.parametrize("there", [30, 50])

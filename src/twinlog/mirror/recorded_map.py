@@ -56,7 +56,8 @@ class MapAnswer(Enum):
     UNREADABLE = auto()
     """A cluster refuses to answer."""
     UNPROVEN = auto()
-    """A group's checkpoint has it, and may be about other records, or was not written again."""
+    """A group's checkpoint has it, and may be about other records, or was not written again; or the
+    partition is FAILED, and the source may have other records than those that were copied."""
     STALE = auto()
     """A group's checkpoint has it, and is so old that the group may have another offset since."""
 

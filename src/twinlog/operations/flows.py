@@ -62,6 +62,7 @@ from twinlog.operations.offset_translation import (
     joined,
     of_copied_topics,
     read_flow_offsets,
+    without_failed,
 )
 from twinlog.operations.removal import await_stopped
 from twinlog.operations.results import ChangedTopics, DescribeMirrorsResult
@@ -323,7 +324,8 @@ class FlowAdmin:
     ) -> TranslatedOffsets:
         """Translate all offsets that a consumer group has committed on the side of the question.
 
-        Back to the source, those that may be of before the target has lost copies are `LOST`.
+        Back to the source, those that may be of before the target has lost copies are `LOST`. In
+        partitions that are FAILED, all are `UNPROVEN`: the source may have other records by now.
 
         Args:
             flow: its name.
@@ -357,7 +359,8 @@ class FlowAdmin:
         translated = await self._translated(
             mirror, topics, _each(questions), direction, of_group=True
         )
-        return replace(translated, group=group)
+        found = await without_failed(self._cluster, topics, translated.offsets, direction)
+        return replace(translated, group=group, offsets=tuple(found))
 
     async def translate_timestamp(
         self,
@@ -370,7 +373,7 @@ class FlowAdmin:
         """Translate the offset of the first record with a timestamp, or a later one.
 
         The side of the question looks it up: the source, or the target if the direction is
-        TO_SOURCE.
+        TO_SOURCE. In partitions that are FAILED, all are `UNPROVEN`.
 
         Args:
             flow: its name.
@@ -408,7 +411,8 @@ class FlowAdmin:
         translated = await self._translated(
             snapshot.mirrors[flow], topics, _each(questions), direction
         )
-        return replace(translated, timestamp_ms=timestamp_ms)
+        found = await without_failed(self._cluster, topics, translated.offsets, direction)
+        return replace(translated, timestamp_ms=timestamp_ms, offsets=tuple(found))
 
     async def _flow(self, name: str) -> Snapshot:
         """All mirrors, among which is this flow."""

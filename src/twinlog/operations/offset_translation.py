@@ -14,14 +14,16 @@ from typing import Final, NamedTuple
 
 from twinlog.engines.transactional.kind import read_flow_maps
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import is_another
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
 from twinlog.mirror.settings import KIND, TRANSACTIONAL
+from twinlog.mirror.states import State
 from twinlog.operations.flow_results import Direction, TranslatedOffset
 from twinlog.store.config_records import MirrorTopic
+from twinlog.store.control_topics import read_states
 
 
 class TargetLog(NamedTuple):
@@ -253,13 +255,13 @@ async def read_flow_offsets(
         for topic in topics
         for name in topic.mirror_partitions
     }
-    there = (await destination.refresh({topic.destination_name for topic in topics})).topics
+    there = await known_topics(destination, {topic.destination_name for topic in topics})
     gone: dict[str, str] = {}
     for topic in topics:
         remote = topic.destination_name
         if remote not in there:
             gone[remote] = f"{remote} is not in the target's metadata"
-        elif is_another(topic.destination_topic_id, there[remote].topic_id):
+        elif there[remote].has_another(topic.destination_topic_id):
             gone[remote] = f"{remote} was recreated on the target since it was copied to"
     targets = {target for target in names.values() if target.topic not in gone}
     if direction is Direction.TO_TARGET:
@@ -321,16 +323,17 @@ async def of_copied_topics(
     topics: Iterable[MirrorTopic],
     questions: Mapping[TopicPartition, Question],
 ) -> dict[TopicPartition, Question]:
-    """The questions about the source; none is left of a topic that is another one by now.
+    """The questions about the source; none is left of a topic that may be another one by now.
 
-    The topics are read after the offsets, so that one that was recreated before is detected.
+    The topics are read after the offsets, so that one that was recreated before is detected. Every
+    broker is asked: one whose metadata lags shows the former topic.
 
     Raises:
-        Retriable: the source is unreachable.
+        Retriable: a broker of the source does not answer.
     """
     asked = {partition.topic for partition in questions}
     copied = {topic.topic: topic for topic in topics if topic.topic in asked}
-    there = (await source.refresh(set(copied))).topics
+    there = await known_topics(source, set(copied))
 
     def checked(partition: TopicPartition, question: Question) -> Question:
         topic = copied.get(partition.topic)
@@ -339,10 +342,57 @@ async def of_copied_topics(
         present = there.get(partition.topic)
         if present is None:
             return NoAnswer(MapAnswer.RECREATED, "the topic is not in the source's metadata")
-        if is_another(topic.topic_id, present.topic_id):
+        if present.has_another(topic.topic_id):
             return NoAnswer(
                 MapAnswer.RECREATED, "the topic was recreated on the source, and is not copied yet"
             )
+        if not present.everywhere:
+            text = "some broker of the source does not know the topic: it may be deleted"
+            return NoAnswer(MapAnswer.RECREATED, text)
         return question
 
     return {partition: checked(partition, question) for partition, question in questions.items()}
+
+
+async def without_failed(
+    destination: KafkaCluster,
+    topics: Iterable[MirrorTopic],
+    results: Sequence[TranslatedOffset],
+    direction: Direction,
+) -> list[TranslatedOffset]:
+    """What is known of the source as it is now: nothing in partitions that are FAILED.
+
+    The source may have lost records that were copied, and have others at their offsets: the map is
+    about the log that was copied.
+
+    Args:
+        destination: the flow's cluster.
+        topics: of the flow.
+        results: by the map, of offsets that were read before.
+        direction: of the translation.
+
+    Raises:
+        TwinlogError: the states of partitions cannot be read now.
+    """
+    states = await read_states(destination)
+    failed = {
+        name.source: states.states[name].reason
+        for topic in topics
+        for name in topic.mirror_partitions
+        if states.state(name) is State.FAILED
+    }
+
+    def checked(found: TranslatedOffset) -> TranslatedOffset:
+        if found.source not in failed or None in {found.source_offset, found.target_offset}:
+            return found
+        text = (
+            "the partition is FAILED, and the source may have other records than those that were "
+            f"copied ({failed[found.source]}); by the map, source offset {found.source_offset} is "
+            f"target offset {found.target_offset}"
+        )
+        found = replace(found, answer=MapAnswer.UNPROVEN, text=joined(found.text, text))
+        if direction is Direction.TO_TARGET:
+            return replace(found, target_offset=None)
+        return replace(found, source_offset=None)
+
+    return [checked(found) for found in results]

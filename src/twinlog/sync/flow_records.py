@@ -15,8 +15,15 @@ offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
 
 The map names offsets at which records were written. A remote log that ends before them has lost
 these records, or has a leader that does not show them yet. A checkpoint is then at the log's end: a
-consumer cannot begin behind it, and would skip what is copied there next. Where the flow has
-recorded that records were lost, nothing is written, since others may be at their offsets.
+consumer cannot begin behind it, and would skip what is copied there next. Nor can it begin in front
+of the log, and one that is there is at the log's start. Where the flow has
+recorded that records were lost, nothing is written, since others may be at their offsets. The same
+holds of partitions that are FAILED, where the source may have lost records, and of topics that some
+broker of the source does not show as the copied ones: there, groups may have read other records
+than those that were copied.
+
+A checkpoint has the metadata that the group has committed only if it is at the same place: it may
+be about the records behind it, as that of Confluent's Parallel Consumer is.
 
 A group that goes back below the map (MirrorMaker 2 has copied what is there, and where to is not
 known) has a checkpoint that it is behind of: by that it would skip records. It gets one at the
@@ -29,7 +36,7 @@ until both are compacted.
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -53,6 +60,7 @@ from twinlog.mirror.mm2_records import (
 )
 from twinlog.mirror.offset_runs import OffsetRuns
 from twinlog.mirror.reported_positions import is_reported
+from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
 from twinlog.sync.base import Moved, Sync, SyncContext, drop
@@ -155,29 +163,36 @@ class Checkpoints(Sync[Positions | None]):
             for key, found in runs.items()
             if not found.is_empty and found.end.destination <= ends.get(key, -1)
         ]
+        unreadable = len(runs) - len(ends)
         if not flow.settings.emits_checkpoints:
-            return Positions(flow, (), offset_syncs, len(runs) - len(ends))
+            return Positions(flow, (), offset_syncs, unreadable)
         committed, failures = await _committed(context.source, flow)
+        failed = await _failed_partitions(context)
+        ends = {key: end for key, end in ends.items() if key not in failed}
+        starts = await _remote_offsets(context, ends, translation, OffsetSpec.EARLIEST)
+        logs = {key: (starts[key], ends[key]) for key in starts}
+        doubtful: Collection[str] = ()
+        try:
+            doubtful = await _doubtful_topics(context, translation, committed.values())
+        except TwinlogError as error:
+            logs = {}
+            failures += 1
+            log.warning("flow %s: no checkpoints: cannot read its topics: %s", context.name, error)
         checkpoints = [
-            Checkpoint(
-                group=group,
-                partition=translation.name(key),
-                upstream_offset=at.offset,
-                downstream_offset=min(runs[key].to_destination(at.offset), ends[key]),
-                metadata=at.metadata,
-            )
+            _checkpoint(group, translation, key, at, logs[key])
             for group, offsets in committed.items()
             for key, at in offsets.items()
             # Nothing is translated before something was copied.
-            if key in ends
+            if key in logs
+            and key.topic not in doubtful
             and key not in translation.keys
             and translation.translates(key, at.offset)
         ]
         shared = shared_checkpoints(
             committed,
             translation.shared.values(),
-            {translation.name(key): end for key, end in ends.items()},
-            await _doubtful_topics(context, translation),
+            {translation.name(key): bounds for key, bounds in logs.items()},
+            doubtful,
         )
         checkpoints += shared.exact
         below = {
@@ -189,7 +204,7 @@ class Checkpoints(Sync[Positions | None]):
             and key not in translation.lost
             and not translation.translates(key, at.offset)
         }
-        failures += len(runs) - len(ends)
+        failures += unreadable
         try:
             checkpoints += await self._set_back(context, flow, translation, below)
             checkpoints += await self._lowered(context, flow, shared.floors)
@@ -361,13 +376,45 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
     return found, len(groups) - len(found)
 
 
-async def _doubtful_topics(context: SyncContext, translation: Translation) -> set[str]:
-    """Topics in shared partitions that were recreated or deleted since the flow has copied them.
+def _checkpoint(
+    group: str, translation: Translation, key: TopicPartition, at: Committed, log: tuple[int, int]
+) -> Checkpoint:
+    """The checkpoint of a group in a remote log with these bounds."""
+    (start, end), place = log, translation.offsets(key).to_destination(at.offset)
+    is_there = start <= place <= end and translation.keeps_place(key, at.offset)
+    return Checkpoint(
+        group=group,
+        partition=translation.name(key),
+        upstream_offset=at.offset,
+        downstream_offset=max(start, min(place, end)),
+        metadata=at.metadata if is_there else "",
+    )
 
-    Those that are paused or removed count there, and the refresh has not compared them.
+
+async def _failed_partitions(context: SyncContext) -> set[TopicPartition]:
+    """The source's partitions that are FAILED, read after the offsets of groups."""
+    states = await context.store.states()
+    return {
+        name.source
+        for topic in context.same
+        for name in topic.mirror_partitions
+        if states.state(name) is State.FAILED
+    }
+
+
+async def _doubtful_topics(
+    context: SyncContext,
+    translation: Translation,
+    committed: Iterable[Mapping[TopicPartition, Committed]],
+) -> set[str]:
+    """Topics of these offsets that may have been recreated or deleted since they were copied.
+
+    In shared partitions, those count that are paused or removed, too: the refresh has not compared
+    them.
     """
     ids = {topic.topic: topic.topic_id for topic in context.snapshot.topics_of(context.name)}
     copied = {topic for one in translation.shared.values() for topic in one.copied_topics}
+    copied |= {key.topic for offsets in committed for key in offsets if key in translation.maps}
     return await doubtful_topics(context.source, copied & ids.keys(), ids)
 
 

@@ -9,7 +9,8 @@ the mirror's, and lowers it if the group goes back.
 
 A commit is repeated before the destination's brokers expire it, for as long as the source has the
 group's offset: offsets.retention.minutes counts from the commit, and nothing else commits for a
-group that is idle there.
+group that is idle there. (For a classic group that once had members there, Kafka counts from when
+the last one left, whatever is committed since: docs/operations/groups.md, Limits.)
 """
 
 import asyncio
@@ -339,7 +340,7 @@ class GroupSync(Sync[GroupDifference]):
         memory.groups[group.name] = current
         if busy or now_ms - current.active_ms < check.quiet_s * 1000:
             return NOTHING_DUE
-        copies = in_source_offsets(destination, translation, source, own)
+        copies = in_source_offsets(destination, translation, source, own, logs)
         due = due_offsets(source, copies, logs, own)
         repeats: dict[TopicPartition, Committed] = {}
         if group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000:
@@ -348,7 +349,7 @@ class GroupSync(Sync[GroupDifference]):
             repeats = _of(memory.own(group.name, copied, translation), copied)
         offsets = dict(repeats)
         offsets |= in_destination_offsets(due, destination, logs, own, translation)
-        lowered = at_map_start(on_destination, untranslated & logs.keys(), entry, translation)
+        lowered = at_map_start(on_destination, untranslated, logs, entry, translation)
         lowered |= at_floors(on_destination, unplaced, logs, entry, translation)
         destination |= _of(lowered.keys() | repeats.keys(), on_destination)
         return DueOffsets(offsets | lowered, destination, repeats)

@@ -18,7 +18,6 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.shared_partitions import SharedPlace
 from twinlog.mirror.translation import SAME, Translation
-from twinlog.sync.translated_offsets import list_translated_offsets
 
 SHARE: Final = "share"
 """The kind of a share group, which has no committed offsets, but starts (KIP-932)."""
@@ -31,6 +30,8 @@ class Log(NamedTuple):
     end: int
     end_there: int | None = None
     """The log end in the destination's own offsets; None: not read."""
+    start_there: int = 0
+    """The log start in the destination's own offsets."""
 
 
 class Bounds(NamedTuple):
@@ -73,10 +74,11 @@ async def log_bounds(
 ) -> Bounds:
     """Where these partitions' logs begin and end, in the source's names and offsets."""
     names = [translation.name(partition) for partition in partitions]
-    starts, last = await asyncio.gather(
-        list_translated_offsets(destination, partitions, OffsetSpec.EARLIEST, translation),
+    first, last = await asyncio.gather(
+        list_offsets(destination, names, OffsetSpec.EARLIEST),
         list_offsets(destination, names, OffsetSpec.LATEST),
     )
+    starts = translation.by_source(partitions, first)
     ends = translation.by_source(partitions, last)
     logs: dict[TopicPartition, Log] = {}
     refusals: dict[TopicPartition, Refusal] = {}
@@ -88,7 +90,12 @@ async def log_bounds(
             refusals[partition] = end
         else:
             offsets = translation.offsets(partition)
-            logs[partition] = Log(start, offsets.to_source(end.offset), end.offset)
+            logs[partition] = Log(
+                offsets.to_source(start.offset),
+                offsets.to_source(end.offset),
+                end_there=end.offset,
+                start_there=start.offset,
+            )
     return Bounds(logs, refusals)
 
 

@@ -34,7 +34,9 @@ An offset is copied only
 An offset beyond the log end is committed as the log end, and copied again by the next check. One
 below the log start is committed as the log start. Neither has the metadata of the original, which
 may describe that very offset. Where the destination has other offsets (a flow), that holds for the
-end and the beginning of what is copied, too. The leader epoch is -1.
+end and the beginning of what is copied, too, and for its log start in its own offsets: behind the
+last copy, a log may begin with records of other producers or markers, and a consumer in front of
+it would begin by `auto.offset.reset`. The leader epoch is -1.
 
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
@@ -165,8 +167,7 @@ def due_offsets(
     for partition, committed in source.items():
         if partition not in logs:
             continue
-        start, end, _ = logs[partition]
-        offset = max(start, min(committed.offset, end))
+        offset = max(logs[partition].start, min(committed.offset, logs[partition].end))
         target = Committed(offset, committed.metadata if offset == committed.offset else "")
         copy = destination.get(partition)
         if (
@@ -201,7 +202,8 @@ def in_destination_offsets(
     Offsets of the source that differ may be one on the destination, and the other way round. So
     what would change nothing is left out, and an offset of another client is only raised. The
     place of the source's next record may be behind a log that an election has cut: a consumer
-    there would begin by `auto.offset.reset`. The log's end is that place, too.
+    there would begin by `auto.offset.reset`. The log's end is that place, too, and so is the log's
+    start for one that is in front of it.
 
     Args:
         due: the offsets to be committed.
@@ -215,7 +217,7 @@ def in_destination_offsets(
         offset = translation.offsets(partition).to_destination(at.offset)
         if (end := logs[partition].end_there) is not None:
             offset = min(offset, end)
-        offsets[partition] = at._replace(offset=offset)
+        offsets[partition] = at._replace(offset=max(offset, logs[partition].start_there))
     return {
         partition: at
         for partition, at in offsets.items()
@@ -282,18 +284,21 @@ def in_source_offsets(
     translation: Translation,
     source: Mapping[TopicPartition, Committed],
     own: Collection[TopicPartition],
+    logs: Mapping[TopicPartition, Log],
 ) -> dict[TopicPartition, Committed]:
     """Offsets of the destination in those of the source, to be compared with the source's.
 
     An own one that was committed before the destination has lost copies may be higher than where
     the map has the source's offset since. All that is behind the map is one offset of the source,
     so it would seem equal, and the group would skip what is copied next. It is above the source's.
+    One in front of its log may seem equal, too. It is below the log's start.
 
     Args:
         committed: on the destination, by the source's partition.
         translation: where the partitions and offsets are on the destination.
         source: what the group has committed on the source.
         own: those whose offset on the destination is the mirror's own.
+        logs: the partitions' logs on the destination; those that are missing are not known.
     """
     translated = {
         partition: committed[partition]._replace(offset=offsets.lowest(offsets.to_source(at)))
@@ -305,12 +310,17 @@ def in_source_offsets(
         copy, offset = translated[partition], source[partition].offset
         if committed[partition].offset > translation.offsets(partition).to_destination(offset):
             translated[partition] = copy._replace(offset=max(copy.offset, offset + 1))
+    for partition in translated.keys() & logs.keys():
+        if committed[partition].offset < logs[partition].start_there:
+            below = min(translated[partition].offset, logs[partition].start - 1)
+            translated[partition] = translated[partition]._replace(offset=below)
     return {**committed, **translated}
 
 
 def at_map_start(
     destination: Mapping[TopicPartition, Committed],
     untranslated: Collection[TopicPartition],
+    logs: Mapping[TopicPartition, Log],
     memory: GroupMemory | None,
     translation: Translation,
 ) -> dict[TopicPartition, Committed]:
@@ -323,18 +333,20 @@ def at_map_start(
     Args:
         destination: what the group has committed there (`destination_offsets`).
         untranslated: partitions whose offset on the source is not translated.
+        logs: the partitions whose offsets follow, with their logs on the destination.
         memory: what is remembered of the group.
         translation: where the partitions and offsets are on the destination.
     """
     known = {
         partition: destination[partition]
-        for partition in translation.passed & set(untranslated) & destination.keys()
+        for partition in translation.passed & set(untranslated) & destination.keys() & logs.keys()
         if partition not in translation.lost
     }
     starts = {
-        partition: translation.offsets(partition).to_destination(translation.begins[partition])
+        partition: max(place, logs[partition].start_there)
         for partition in own_offsets(known, memory, translation)
         if partition in translation.begins
+        for place in [translation.offsets(partition).to_destination(translation.begins[partition])]
     }
     return {p: Committed(at) for p, at in starts.items() if known[p].offset > at}
 

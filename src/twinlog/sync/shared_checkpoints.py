@@ -32,7 +32,7 @@ class SharedCheckpoints(NamedTuple):
 def shared_checkpoints(
     committed: Mapping[str, Mapping[TopicPartition, Committed]],
     shared: Collection[JoinedPartition],
-    ends: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, tuple[int, int]],
     recreated: Collection[str] = (),
 ) -> SharedCheckpoints:
     """The checkpoints of groups in shared partitions, whose logs can be read.
@@ -40,7 +40,7 @@ def shared_checkpoints(
     Args:
         committed: what groups have committed on the source, by group.
         shared: the shared partitions.
-        ends: the remote log ends, read after the maps.
+        logs: where the remote logs start and end, read after the maps.
         recreated: topics of the source that were recreated or deleted.
     """
     exact: list[Checkpoint] = []
@@ -49,15 +49,16 @@ def shared_checkpoints(
         own = {partition: at.offset for partition, at in offsets.items()}
         for one in shared:
             place = one.place(own, recreated)
-            if place.lowest is None or place.feeder is None or one.remote not in ends:
+            if place.lowest is None or place.feeder is None or one.remote not in logs:
                 continue
-            if place.lacks and place.lowest > ends[one.remote]:
+            start, end = logs[one.remote]
+            if place.lacks and place.lowest > end:
                 continue  # that end may be of a leader that does not show the record yet
             checkpoint = Checkpoint(
                 group=group,
                 partition=one.remote,
                 upstream_offset=own[place.feeder],
-                downstream_offset=min(place.lowest, ends[one.remote]),
+                downstream_offset=max(start, min(place.lowest, end)),
             )
             (floors if place.lacks else exact).append(checkpoint)
     return SharedCheckpoints(exact, floors)

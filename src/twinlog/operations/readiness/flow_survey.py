@@ -69,7 +69,7 @@ from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.shared_remotes import other_copies
 from twinlog.store.topic_reader import Tail
 from twinlog.sync.flow_records import ALL_S, checkpoints_overdue_s
-from twinlog.sync.group_readings import group_offsets, in_shared, log_bounds
+from twinlog.sync.group_readings import Log, group_offsets, in_shared, log_bounds
 from twinlog.sync.group_rules import in_source_offsets
 from twinlog.sync.group_selection import flow_groups
 from twinlog.sync.stored_checkpoints import StoredCheckpoints, read_checkpoints
@@ -345,7 +345,7 @@ class FlowSurvey:
             if problem := bounds.unknown(offsets.keys()):
                 failed.append(f"offsets of {group.name}: {problem}")
             placed = logs.keys() - unplaced.keys()
-            remote = self._in_source_offsets(checkpoints[group.name], placed, offsets)
+            remote = self._in_source_offsets(checkpoints[group.name], placed, offsets, bounds.logs)
             facts = offset_facts(
                 *(group.name, logs, bounds.logs, offsets, remote), own=frozenset(remote)
             )
@@ -423,10 +423,11 @@ class FlowSurvey:
         checkpoints: Mapping[TopicPartition, Committed],
         partitions: Collection[TopicPartition],
         source: Mapping[TopicPartition, Committed],
+        logs: Mapping[TopicPartition, Log],
     ) -> dict[TopicPartition, Committed]:
         translation = self._subject.of_groups
         copies = translation.by_source(partitions, checkpoints)
-        return in_source_offsets(copies, translation, source, copies.keys())
+        return in_source_offsets(copies, translation, source, copies.keys(), logs)
 
     def unknown_groups(self) -> tuple[Finding, ...]:
         """What is not known of groups whose source does not answer, and that are not committed."""

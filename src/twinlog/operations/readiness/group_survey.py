@@ -140,7 +140,7 @@ async def group_facts(
             shown = {p: place for p, place in unplaced.items() if p in logs}
             unreadable.extend(not_placed(group.name, shown, translation))
         own = own_offsets(copies, memories.get(group.name), translation) - untranslated
-        copies = in_source_offsets(copies, translation, committed, own)
+        copies = in_source_offsets(copies, translation, committed, own, bounds.logs)
         idle = group.name not in destination_groups or destination_groups[group.name].idle
         return [
             (
@@ -345,7 +345,7 @@ async def _remembered(
             )
         # A partition without an offset that is not noted as deleted was not checked.
         own = own_offsets(copies, memory, translation) & (committed.keys() | deleted)
-        copies = in_source_offsets(copies, translation, committed, own)
+        copies = in_source_offsets(copies, translation, committed, own, bounds.logs)
         # What the source holds above the group's offset is unknown here; the logs' facts have it.
         logs = {p: SourceLog(None, at.offset, at.offset) for p, at in committed.items()}
         idle = memory.group not in destination_groups or destination_groups[memory.group].idle
