@@ -253,6 +253,27 @@ def test_timestamps_are_those_of_the_time_zone(spark: Spark) -> None:
         assert spark.run(transform({"sql": query, **more}), b"").rows == [(0, value)]
 
 
+@pytest.mark.parametrize(
+    ("zone", "at", "written"),
+    [
+        ("Europe/Berlin", "0001-01-01T00:00:00Z", "0001-01-01T00:53:28.000000+00:53:28"),
+        ("Africa/Monrovia", "1970-01-01T00:00:00Z", "1969-12-31T23:15:30.000000-00:44:30"),
+        ("Europe/Berlin", "2024-07-01T00:00:00Z", "2024-07-01T02:00:00.000000+02:00"),
+    ],
+)
+def test_an_offset_of_former_times_keeps_its_seconds(
+    spark: Spark, zone: str, at: str, written: str
+) -> None:
+    """Goal: the instant stays, such as the zero time of Go and .NET."""
+    more = {"spark.sql.session.timeZone": zone, "value.format": "json"}
+    query = transform(
+        {"sql": "SELECT record, value FROM records", "value.schema": "at TIMESTAMP", **more}
+    )
+    assert spark.run(query, f'{{"at":"{at}"}}'.encode()).rows == [
+        (0, f'{{"at":"{written}"}}'.encode())
+    ]
+
+
 def test_a_flow_that_wants_more_memory_gets_it(spark: Spark) -> None:
     """Goal: Spark is started again with the most that was asked for, and keeps it."""
 

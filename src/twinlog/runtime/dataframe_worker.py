@@ -64,7 +64,7 @@ from twinlog.runtime.schema_registry import (
     UnsupportedSchema,
 )
 from twinlog.runtime.session import start_spark
-from twinlog.runtime.static_tables import unfinished
+from twinlog.runtime.static_tables import UnreadTable, read_whole
 from twinlog.runtime.whole_results import collected
 
 CONF: Final = {
@@ -191,11 +191,11 @@ class PreparedTransform:
             reader = reader.schema(table.schema)
         elif table.format == "csv":
             reader = reader.option("inferSchema", "true")
-        # cache() would give what another transform, or a former one, has read of this path.
-        loaded = reader.load(table.path)
-        if why := unfinished(loaded, table.path):
-            raise QueryUnusable(why, only_here=True)
-        loaded.coalesce(1).localCheckpoint().createOrReplaceTempView(table.name)
+        try:
+            found = read_whole(self._spark, reader, table.path)
+        except UnreadTable as error:
+            raise QueryUnusable(str(error), only_here=True) from error
+        found.createOrReplaceTempView(table.name)
 
     def _result(self, rows: Sequence[tuple[object, ...]]) -> DataFrame:
         raw = self._spark.createDataFrame(list(rows), self._schema, verifySchema=False)

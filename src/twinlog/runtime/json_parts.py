@@ -22,7 +22,7 @@ from twinlog.engines.dataframes import QueryUnusable
 
 _WRITTEN: Final = {
     "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of results. By default, Spark cuts timestamps to milliseconds."""

@@ -33,7 +33,7 @@ from twinlog.mirror.dataframe_transform import (
     PartFormat,
     StaticTable,
 )
-from twinlog.runtime.static_tables import unfinished
+from twinlog.runtime.static_tables import UnreadTable, read_whole
 from twinlog.runtime.whole_results import collected
 from twinlog.verify.json_meaning import JsonNumber, JsonValue, NotJson, read_unique_json
 from twinlog.verify.query_plan import NotDecidable, check_plan, check_text
@@ -44,7 +44,7 @@ MAX_FAILURES: Final = 100
 _PARTS: Final = ("key", "value")
 _WRITTEN: Final = {
     "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """JSON of results: null stays, and times keep their microseconds."""
@@ -200,10 +200,11 @@ class QueryFrames:
             reader = reader.option("inferSchema", "false" if table.schema else "true")
         if table.schema is not None:
             reader = reader.schema(table.schema)
-        loaded = reader.load(table.path)
-        if why := unfinished(loaded, table.path):
-            raise NotDecidable(f"table {table.name}: {why}")
-        loaded.coalesce(1).localCheckpoint().createOrReplaceTempView(table.name)
+        try:
+            found = read_whole(self._spark, reader, table.path)
+        except UnreadTable as error:
+            raise NotDecidable(f"table {table.name}: {error}") from error
+        found.createOrReplaceTempView(table.name)
 
     def _texts(self, record: Record) -> "tuple[object, object] | Failed":
         """Key and value as they are handed to Spark: bytes, or text that is as the format says."""
