@@ -423,13 +423,20 @@ config.providers.f.class = org.apache.kafka.common.config.provider.FileConfigPro
 """
 
 
-def test_references_of_settings_are_resolved_and_those_of_clients_are_not() -> None:
-    text = HEADER + PROVIDER + "topics = ${f:/a:t}\nA.sasl.jaas.config = ${f:/a:j}\n"
-    file = parse_mirror_maker_file(text, lambda _, value: value.replace("${file:/a:t}", "x"))
+def test_references_are_resolved_unless_they_may_be_of_secrets() -> None:
+    """Goal: a stored flow has no reference outside of `sasl.*` and `ssl.*`; secrets stay out."""
+    text = (
+        HEADER.replace("A.bootstrap.servers = a:9092", "A.bootstrap.servers = ${f:/a:b}")
+        + PROVIDER
+        + "topics = ${f:/a:t}\nA.sasl.jaas.config = ${f:/a:j}\n"
+    )
+    known = {"${file:/a:t}": "x", "${file:/a:b}": "a:9092"}
+    file = parse_mirror_maker_file(text, lambda _, value: known.get(value, value))
     assert file.problems == ()
     assert file.flows[0].settings.selects_topic("x")
-    assert file.flows[0].source_client["sasl.jaas.config"] == "${file:/a:j}"
-    assert file.clusters["A"]["sasl.jaas.config"] == "${file:/a:j}"
+    for client in (file.flows[0].source_client, file.clusters["A"]):
+        assert client["bootstrap.servers"] == "a:9092"
+        assert client["sasl.jaas.config"] == "${file:/a:j}"
 
 
 def test_a_reference_that_cannot_be_resolved_is_an_error_with_its_line() -> None:

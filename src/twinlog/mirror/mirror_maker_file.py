@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from twinlog.kafka.client.references import REFERRING
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.config_providers import PROVIDERS, Provider, parse_providers, rewrite
 from twinlog.mirror.dataframe_transform import (
@@ -92,7 +93,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterClients:
-    """The properties of the clients that a flow has on one cluster; references unresolved."""
+    """The properties of the clients that a flow has on one cluster; `REFERRING` ones unresolved."""
 
     consumer: Mapping[str, str] = field(repr=False)
     producer: Mapping[str, str] = field(repr=False)
@@ -185,7 +186,7 @@ def parse_mirror_maker_file(text: str, resolve: Resolve) -> MirrorMakerFile:
 
     Args:
         text: as decoded by `properties_text.ENCODING`.
-        resolve: replaces references in settings; client properties keep theirs.
+        resolve: replaces references, except in client properties that may be secret (`REFERRING`).
 
     Raises:
         UserError: the text is not in the format of a properties file.
@@ -498,11 +499,12 @@ class _FileReader:
                 )
 
     def _values(self, items: Properties) -> dict[str, str]:
-        """Values with twinlog's references; errors are collected."""
+        """Values with references only where a stored flow may have them; errors are collected."""
         values = {}
         for name, item in items.items():
+            of = self._rewritten if name.startswith(REFERRING) else self._setting
             with suppress(UserError):
-                values[name] = self._rewritten(item)
+                values[name] = of(item)
         return values
 
     def _rewritten(self, item: Property) -> str:
