@@ -40,6 +40,7 @@ from twinlog.mirror.mirror_maker_file import parse_mirror_maker_file
 from twinlog.mirror.mirror_maker_names import (
     CLIENT_NAMES,
     CONNECTOR_NAMES,
+    HEARTBEAT_SETTINGS,
     ROLE_NAMES,
     ROLES,
     SIDES,
@@ -101,6 +102,11 @@ def test_every_java_setting_has_a_place(java: JavaMirrorMaker) -> None:
         if name not in SETTINGS and name not in CLIENT_NAMES and reason(name) is None
     }
     assert unplaced == {"clusters", "config.providers", "transforms"}
+
+
+def test_what_heartbeats_alone_have_equals_java(java: JavaMirrorMaker) -> None:
+    """Goal: the settings that a pair of clusters without mirrored topics has."""
+    assert java.defaults("Heartbeat").keys() & SETTINGS.keys() == HEARTBEAT_SETTINGS
 
 
 def test_what_an_interval_of_zero_is_to_java(java: JavaMirrorMaker) -> None:

@@ -286,6 +286,94 @@ def test_a_flow_of_heartbeats_alone_has_no_throttle() -> None:
     assert (found.verdict, found.text) == (NO_EFFECT, "flow B->A copies no topics")
 
 
+BEATING = HEADER.replace("emit.heartbeats.enabled = false\n", "")
+"""B->A is not enabled, and has heartbeats."""
+
+
+def beating(text: str) -> list[tuple[LineVerdict, str]]:
+    """The lines behind `BEATING`, explained."""
+    file = parse_mirror_maker_file(BEATING + text, lambda _, value: value)
+    lines = explain_lines(file, (), file.problems)[len(BEATING.splitlines()) :]
+    return [(line.verdict, line.text) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topics = foo",
+        "topics.blacklist = foo",
+        "groups = g",
+        "sync.group.offsets.enabled = true",
+        "emit.checkpoints.interval.seconds = 0",
+        "replication.factor = 3",
+        "transaction.producer = true",
+        "twinlog.takeover = compare",
+    ],
+)
+def test_a_flow_of_heartbeats_alone_mirrors_nothing(line: str) -> None:
+    """Goal: nobody takes it for enabled since its lines are used."""
+    assert beating(f"B->A.{line}\n") == [(NO_EFFECT, "flow B->A is not enabled")]
+    assert beating(f"B->A.{line}\nB->A.enabled = true\n")[0][0] in {USED, DIFFERS}
+    (verdict, text), _ = beating(f"{line}\nB->A.enabled = false\n")
+    assert verdict in {USED, DIFFERS}
+    assert "B->A" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("emit.heartbeats.enabled = true", USED),
+        ("emit.heartbeats.interval.seconds = 5", USED),
+        ("heartbeats.topic.replication.factor = 1", USED),
+        ("replication.policy.class = IdentityReplicationPolicy", USED),
+        ("replication.policy.separator = _", USED),
+        ("source.cluster.alias = eu", USED),
+        ("admin.timeout.ms = 1000", DIFFERS),
+    ],
+)
+def test_what_heartbeats_alone_have(line: str, verdict: LineVerdict) -> None:
+    assert beating(f"B->A.{line}\n")[0][0] is verdict
+
+
+def test_what_only_clients_that_copy_have() -> None:
+    """Goal: without topics there is no client on the source, and none for internal topics."""
+    for name in ("source.consumer.client.id", "source.producer.acks", "target.consumer.client.id"):
+        assert beating(f"B->A.{name} = x\n") == [(NO_EFFECT, "no flow that copies topics has it")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("B->A.emit.heartbeats.enabled = false\n", "no topic is mirrored; none of B->A"),
+        ("emit.heartbeats.enabled = false\n", "no topic is mirrored (A->B); none of B->A"),
+        (
+            "emit.heartbeats.enabled = false\nA->B.emit.heartbeats.enabled = true\n",
+            "no topic is mirrored; none of B->A",
+        ),
+    ],
+)
+def test_heartbeats_that_a_line_switches_off(lines: str, text: str) -> None:
+    """Goal: the line has an effect: without it, B->A would write heartbeats."""
+    verdict, found = beating(lines)[0]
+    assert verdict is USED
+    assert found.endswith(text)
+
+
+def test_a_line_that_switches_off_nothing_has_no_effect() -> None:
+    lines = "emit.heartbeats.enabled = false\nB->A.emit.heartbeats.enabled = false\n"
+    both = beating(f"{lines}A->B.emit.heartbeats.enabled = true\n")
+    assert both[0] == (NO_EFFECT, "line 7 has precedence")
+    assert both[1][0] is USED
+
+
+def test_a_setting_that_no_enabled_flow_has() -> None:
+    off = "A->B.enabled = false\ntopics = x\nB->A.topics = y\n"
+    assert [text for _, text in beating(off)[1:]] == [
+        "no flow that copies topics has it",
+        "flow B->A is not enabled",
+    ]
+
+
 def test_the_lines_of_transforms() -> None:
     """Goal: what is applied, and what the converters mean here."""
     text = (

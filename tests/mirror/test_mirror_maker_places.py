@@ -79,7 +79,9 @@ def test_the_line_that_has_precedence() -> None:
     places, (general, own, other) = places_of(*lines)
     assert places.precedence(general, "tasks.max") == f"line {own.line} has precedence"
     assert (places.flows(general), places.flows(own)) == ("", "A->A.b")
-    assert places.precedence(other, "topics") == "no flow exists that would have it"
+    assert places.precedence(other, "topics") == "flow topics->A is not enabled"
+    places, (_, lone) = places_of("A->A.b.enabled = false", "topics = x")
+    assert places.precedence(lone, "topics") == "no flow exists that has it"
 
 
 def test_the_line_of_a_client_that_has_precedence() -> None:

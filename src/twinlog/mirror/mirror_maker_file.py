@@ -45,6 +45,7 @@ from twinlog.mirror.flow_settings import (
     ISOLATION,
     OFFSET_RESET,
     POLICY_PREFIX,
+    SETTINGS,
     FlowSettings,
 )
 from twinlog.mirror.flow_settings_parser import parse_flow_settings
@@ -52,6 +53,7 @@ from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     CLIENT_NAMES,
     FORMER_NAMES,
+    HEARTBEAT_SETTINGS,
     INTERCEPTORS,
     ROLES,
     SIDES,
@@ -416,8 +418,8 @@ class _FileReader:
         copies: bool,
     ) -> None:
         flow = f"{source}->{target}"
-        for key, item in merged.items():
-            if key in OWN_SETTINGS:
+        for name in OWN_SETTINGS if copies else HEARTBEAT_SETTINGS:
+            if (item := _of_setting(merged, name)) is not None:
                 self.uses[item.line].add(flow)
         ends: dict[str, tuple[str, Properties]] = {
             "target": (target, target_properties(self._properties, target))
@@ -438,17 +440,15 @@ class _FileReader:
                 if not any(of_role.get(name) == item for of_role in of_flow):
                     self.uses[item.line].add(flow)
                     self.apart[item.line].add((alias, item.key))
-        for internal in clients.keys() - CLIENTS_OF_FLOW:
+        # What only writes heartbeats has none of the others.
+        for internal in clients.keys() - CLIENTS_OF_FLOW if copies else ():
             self.internal_uses.update(item.line for item in clients[internal].values())
 
     def _settings(
         self, merged: Properties, consumer: Properties, source: str, target: str
     ) -> tuple[FlowSettings, dict[str, str]] | None:
-        items = {name: item for name, item in merged.items() if name in OWN_SETTINGS}
-        for former, present in FORMER_NAMES.items():
-            if former in merged and present not in items:
-                items[present] = merged[former]
-                self.uses[merged[former].line].add(f"{source}->{target}")
+        found = {name: _of_setting(merged, name) for name in SETTINGS if name in OWN_SETTINGS}
+        items = {name: item for name, item in found.items() if item is not None}
         for name in (OFFSET_RESET, ISOLATION):
             if name in consumer:
                 items[CONSUMER + name] = consumer[name]
@@ -537,3 +537,9 @@ class _FileReader:
 
     def _problem(self, item: Property | None, text: str) -> None:
         self.problems.append(Problem(item.line if item else 0, text))
+
+
+def _of_setting(merged: Properties, name: str) -> Property | None:
+    """The line of a setting, by its present name or else by its former one."""
+    former = (merged[old] for old, new in FORMER_NAMES.items() if new == name and old in merged)
+    return merged.get(name) or next(former, None)

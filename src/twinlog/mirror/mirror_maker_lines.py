@@ -192,7 +192,7 @@ class _LineReader:
     def _of_flow(self, item: Property, place: LinePlace) -> Explanation:
         if place.rest == ENABLED:
             return self._enabled(place)
-        if place.flow not in self._places.existing:
+        if place.flow not in self._places.existing and not self._places.silenced(item):
             return LineVerdict.NO_EFFECT, f"flow {place.flow} is not enabled"
         if client := client_of_flow(place.rest):
             side, role, name = client
@@ -277,25 +277,32 @@ class _LineReader:
         present = FORMER_NAMES.get(name, name)
         setting = SETTINGS[present]
         flows = self._places.flows(item)
+        if off := self._places.silenced(item):
+            return LineVerdict.USED, f"{setting.meaning}{flows and f' ({flows})'}; none of {off}"
         if not flows:
             return LineVerdict.NO_EFFECT, self._places.precedence(item, present)
-        if name in FORMER_NAMES:
-            return LineVerdict.DIFFERS, (
-                f"{setting.meaning} ({flows}); MirrorMaker 2 ignores this name since 4.0 and reads "
-                f"{present}, twinlog obeys it"
-            )
-        if present == POLICY_CLASS and policy_class(item.value) == LEGACY:
-            return LineVerdict.DIFFERS, (
-                f"{setting.meaning} ({flows}); {LEGACY} is KIP-382's name of {IDENTITY}, and no "
-                "MirrorMaker 2 knows it"
-            )
-        if differs := setting.differs or self._without_pause(item, present):
-            return LineVerdict.DIFFERS, f"{setting.meaning}: {differs}"
-        if setting.origin == "draft":
-            return LineVerdict.DIFFERS, f"{setting.meaning} ({flows}); no MirrorMaker 2 has it"
+        if differs := self._differs(item, name, present):
+            return LineVerdict.DIFFERS, f"{setting.meaning}{differs}"
         added = name == HEARTBEATS and self._places.added & self._file.uses[item.line]
         verdict = LineVerdict.DIFFERS if added else LineVerdict.USED
         return verdict, f"{setting.meaning} ({flows}){_ADDED if added else ''}"
+
+    def _differs(self, item: Property, name: str, present: str) -> str:
+        """What differs with the value of a setting, behind its meaning; empty: nothing."""
+        flows = self._places.flows(item)
+        if name in FORMER_NAMES:
+            return (
+                f" ({flows}); MirrorMaker 2 ignores this name since 4.0 and reads {present}, "
+                "twinlog obeys it"
+            )
+        if present == POLICY_CLASS and policy_class(item.value) == LEGACY:
+            return (
+                f" ({flows}); {LEGACY} is KIP-382's name of {IDENTITY}, and no MirrorMaker 2 "
+                "knows it"
+            )
+        if differs := SETTINGS[present].differs or self._without_pause(item, present):
+            return f": {differs}"
+        return f" ({flows}); no MirrorMaker 2 has it" if SETTINGS[present].origin == "draft" else ""
 
     def _without_pause(self, item: Property, name: str) -> str:
         """What differs with an interval of 0 of MirrorMaker 2's tasks; empty: it is another one."""

@@ -1,5 +1,6 @@
 """The names in MirrorMaker 2's properties file that are not settings of a flow.
 
+- `HEARTBEAT_SETTINGS`: those of settings that a flow has which only writes heartbeats.
 - `CLIENT_NAMES`: connection properties of all clients (`MirrorClientConfig.CLIENT_CONFIG_DEF`).
 - `ROLE_NAMES`: further properties of consumers, producers and admin clients.
 - `CONNECTOR_NAMES`: what MirrorMaker 2 reads without a prefix, for all flows.
@@ -7,7 +8,7 @@
 - `CLIENT_REASONS`: properties of clients that twinlog does not need, each with the reason.
 - `DRAFT_NAMES`, `REMOTE_ADMIN`: names of KIP-382's table that no MirrorMaker 2 has ever read.
 
-tests/mirror/test_mirror_maker_java.py compares the first three with Kafka 4.3's own.
+tests/mirror/test_mirror_maker_java.py compares the first four with Kafka 4.3's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,26 @@ FORMER_NAMES: Final[Mapping[str, str]] = {
     "config.properties.blacklist": "config.properties.exclude",
 }
 """Names until Kafka 3.9. If both are set, at whatever level, the present name counts (as there)."""
+
+HEARTBEAT_SETTINGS: Final = frozenset(
+    {
+        "enabled",
+        "source.cluster.alias",
+        "target.cluster.alias",
+        "emit.heartbeats.enabled",
+        "emit.heartbeats.interval.seconds",
+        "heartbeats.topic.replication.factor",
+        "replication.policy.class",
+        "replication.policy.separator",
+        "replication.policy.internal.topic.separator.enabled",
+        "admin.timeout.ms",
+        "forwarding.admin.class",
+        "metric.reporters",
+        "tasks.max",
+        "tasks.max.enforce",
+    }
+)
+"""Settings of a flow that only writes heartbeats: those of `MirrorHeartbeatConfig`."""
 
 ROLES: Final = ("consumer", "producer", "admin")
 SIDES: Final = ("source", "target")

@@ -12,7 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from twinlog.mirror.mirror_maker_file import ENABLED, HEARTBEATS, MirrorMakerFile
-from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, CONNECTOR_NAMES
+from twinlog.mirror.mirror_maker_names import (
+    CLIENT_NAMES,
+    CONNECTOR_NAMES,
+    HEARTBEAT_SETTINGS,
+)
 from twinlog.mirror.mirror_maker_precedence import (
     CLIENTS_OF_FLOW,
     client_properties,
@@ -56,7 +60,10 @@ class LinePlaces:
             reverse=True,
         )
         self.pairs = frozenset(place.flow for place in of_flows)
-        self.existing = frozenset().union(*file.uses.values()) if file.uses else frozenset()
+        self.existing = frozenset(f"{c.source_alias}->{c.target_alias}" for c in file.clients)
+        self._copying = frozenset(
+            f"{c.source_alias}->{c.target_alias}" for c in file.clients if c.copies
+        )
         existing = (place for place in of_flows if place.flow in self.existing)
         self.added = frozenset(place.flow for place in existing if _is_added(self._last, place))
 
@@ -80,13 +87,31 @@ class LinePlaces:
             return [pair for pair in pairs if pair == (place.source, place.target)]
         return [pair for pair in pairs if not place.source or place.source in pair]
 
+    def silenced(self, item: Property) -> str:
+        """The pairs without heartbeats, and without topics, because of a line; for people."""
+        name = self.place(item.key).rest
+        if name != HEARTBEATS:
+            return ""
+        off = sorted(self.pairs - self.existing)
+        return few([p for p in off if self._last.get(f"{p}.{name}", self._last.get(name)) == item])
+
+    def _has(self, flow: str, name: str) -> bool:
+        """Whether an existing flow has a setting: one that copies no topics has few."""
+        return flow in self._copying or name in HEARTBEAT_SETTINGS
+
     def precedence(self, item: Property, name: str) -> str:
         """Why no flow has the value of a line with this setting."""
-        for source, target in self.candidates(item):
+        candidates = self.candidates(item)
+        place = self.place(item.key)
+        if place.target and not self._has(place.flow, name):
+            return f"flow {place.flow} is not enabled"
+        for source, target in candidates:
+            if not self._has(f"{source}->{target}", name):
+                continue
             winner = connector_properties(self._last, source, target).get(name)
             if winner is not None and winner.line != item.line:
                 return f"line {winner.line} has precedence"
-        return "no flow exists that would have it"
+        return "no flow that copies topics has it" if candidates else "no flow exists that has it"
 
     def client_precedence(self, item: Property, role: str, name: str) -> str:
         """Why no client has the value of a line with this property; `role` may be `client`."""
