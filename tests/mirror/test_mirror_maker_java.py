@@ -104,6 +104,21 @@ def test_every_java_setting_has_a_place(java: JavaMirrorMaker) -> None:
     assert unplaced == {"clusters", "config.providers", "transforms"}
 
 
+def test_every_name_of_connect_has_a_place(java: JavaMirrorMaker) -> None:
+    """Goal: no property of Connect's workers and connectors is unknown, also of its topics."""
+    of_clients = set().union(*ROLE_NAMES.values())
+    unplaced = {
+        name
+        for name in java.connect_names()
+        if name not in SETTINGS and name not in {*CLIENT_NAMES, *of_clients}
+        if reason(name) is None
+    }
+    assert unplaced == {"transforms", "topics.regex"}
+    for kind in ("offset", "config", "status"):
+        for name in java.topic_config_names():
+            assert reason(f"{kind}.storage.{name}") is not None, name
+
+
 def test_what_heartbeats_alone_have_equals_java(java: JavaMirrorMaker) -> None:
     """Goal: the settings that a pair of clusters without mirrored topics has."""
     assert java.defaults("Heartbeat").keys() & SETTINGS.keys() == HEARTBEAT_SETTINGS

@@ -25,6 +25,12 @@ from twinlog.mirror.mirror_maker_names import (
         ("transaction.boundary.interval.ms", "exactly-once"),
         ("errors.tolerance", "FAILED"),
         ("name", "connectors"),
+        ("value.converter.x", "bytes"),
+        ("offset.flush.interval.ms", "twinlog.source.offsets.interval.seconds"),
+        ("status.storage.min.insync.replicas", "control topics"),
+        ("admin.listeners.https.ssl.protocol", "REST"),
+        ("topic.creation.mine.include", "remote topics"),
+        ("plugin.path", "worker"),
     ],
 )
 def test_properties_of_connect_have_a_reason(name: str, word: str) -> None:
@@ -36,6 +42,8 @@ def test_properties_of_connect_have_a_reason(name: str, word: str) -> None:
 def test_other_names_have_no_reason() -> None:
     assert reason("topics") is None
     assert reason("names") is None
+    for name in ("task.max", "plugin.bla", "errors.x", "topic.creation.enabel", "key.converters"):
+        assert reason(name) is None, name
 
 
 def test_tables_do_not_overlap() -> None:

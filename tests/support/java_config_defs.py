@@ -66,6 +66,28 @@ class JavaMirrorMaker:
         ).configKeys()
         return {name: self._default(keys[name]) for name in keys}
 
+    def connect_names(self) -> set[str]:
+        """The properties of Connect's workers and connectors."""
+        runtime = f"{_PACKAGE.removesuffix('mirror.')}runtime."
+        crypto = self._class.forName(f"{runtime}distributed.Crypto")
+        system = crypto.getField("SYSTEM").get(None)
+        worker = self._class.forName(f"{runtime}distributed.DistributedConfig").getDeclaredMethod(
+            "config", self._array("Class", crypto)
+        )
+        worker.setAccessible(True)
+        names = set(worker.invoke(None, self._array("Object", system)).names())
+        for kind in ("Source", "Sink"):
+            definition = self._class.forName(f"{runtime}{kind}ConnectorConfig").getDeclaredMethod(
+                "configDef", self._array("Class")
+            )
+            names |= set(definition.invoke(None, None).names())
+        return names
+
+    def topic_config_names(self) -> set[str]:
+        """The configurations of topics."""
+        fields = self._class.forName("org.apache.kafka.common.config.TopicConfig").getFields()
+        return {str(f.get(None)) for f in fields if f.getName().endswith("_CONFIG")}
+
     def driver_names(self) -> set[str]:
         """The properties that the whole file has, without prefix."""
         method = self._class.forName(f"{_PACKAGE}MirrorMakerConfig").getDeclaredMethod(

@@ -17,7 +17,7 @@ Secrets are never part of a line: values are shown only of properties that canno
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -49,6 +49,7 @@ from twinlog.mirror.mirror_maker_file import (
     MirrorMakerFile,
     Problem,
 )
+from twinlog.mirror.mirror_maker_hints import GUESS, LineHints, with_role_of_flow
 from twinlog.mirror.mirror_maker_names import (
     BOOTSTRAP,
     BYTES_CONVERTER,
@@ -88,7 +89,6 @@ from twinlog.text import closest, few
 _SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
 _FORCED: Final = frozenset({"enable.auto.commit"})
 """Client properties that MirrorMaker 2 overwrites."""
-_GUESS: Final = "did you mean"
 _UNSHOWN: Final = "..."
 """The key of a line that may be a part of a secret."""
 _READ: Final = {OFFSET_RESET: "earliest", ISOLATION: "read_committed"}
@@ -159,6 +159,7 @@ class _LineReader:
         self._problems = problems
         self._last = last_values(file.properties)
         self._places = LinePlaces(file)
+        self._hints = LineHints(file.aliases, self._places.pairs)
 
     def lines(self) -> tuple[FileLine, ...]:
         return tuple(map(self._line, self._file.properties))
@@ -204,7 +205,7 @@ class _LineReader:
         if place.rest in CLIENT_NAMES or (of_role and place.rest != PROVIDERS):
             return LineVerdict.NO_EFFECT, _Advice(
                 "MirrorMaker 2 does not read a client property here: write "
-                f"{_with_role_of_flow(place)}"
+                f"{with_role_of_flow(place)}"
             )
         return self._other(item, place)
 
@@ -250,28 +251,14 @@ class _LineReader:
             return LineVerdict.USED, f"aliases of {len(self._file.aliases)} clusters"
         if key in CLIENT_NAMES:
             return self._client(item, "client", key, "on clusters that have no value of their own")
-        if hint := self._with_prefix(key):
+        if hint := self._hints.with_prefix(key):
             advice = _Advice(f"MirrorMaker 2 does not read it here: write {hint}")
             return LineVerdict.NO_EFFECT, advice
         if key in SETTINGS or key in FORMER_NAMES:
             return self._setting(item, key)
         if "->" in key:
-            return LineVerdict.UNKNOWN, self._unknown_flow(key)
+            return LineVerdict.UNKNOWN, self._hints.unknown_flow(key)
         return self._other(item, LinePlace(rest=key))
-
-    def _with_prefix(self, key: str) -> str:
-        """How a property is written that has no effect without a prefix; empty: it has one."""
-        alias = next(iter(self._file.aliases), "A")
-        other = next(iter(self._file.aliases[1:]), "B")
-        role, _, name = key.partition(".")
-        if key in SETTINGS:
-            flow = "" if SETTINGS[key].everywhere else f"{alias}->{other}.{key}"
-            return f"{alias}.{key}" if flow and role in ROLES else flow
-        if role in ROLES and not is_client_property(role, name):
-            return ""
-        if role in {*ROLES, *SIDES} and reason(key) is None:
-            return f"{alias}.{key}" if role in ROLES else f"{alias}->{other}.{key}"
-        return ""
 
     def _setting(self, item: Property, name: str) -> Explanation:
         present = FORMER_NAMES.get(name, name)
@@ -448,7 +435,7 @@ class _LineReader:
     def _of_connect(self, item: Property, place: LinePlace) -> Explanation:
         why = reason(place.rest)
         if why is None:
-            return LineVerdict.UNKNOWN, self._unknown(item.key, place)
+            return LineVerdict.UNKNOWN, self._hints.unknown(item.key, place)
         if place.rest in READ_AT:
             return self._of_worker(item, place, why)
         converter = place.rest.endswith(".converter")
@@ -477,33 +464,6 @@ class _LineReader:
             )
         return LineVerdict.NOT_NEEDED, why
 
-    def _unknown(self, key: str, place: LinePlace) -> str:
-        of_roles = {f"{role}.{name}" for role in ROLES for name in ROLE_NAMES[role]}
-        known: set[str] = {*SETTINGS, *CLIENT_NAMES}
-        if place.target:
-            known |= {*THROTTLE}
-        else:
-            known = {*CLIENT_NAMES, *of_roles} | (set() if place.source else known)
-        alias, dot, rest = key.partition(".")
-        if not place.source and dot and rest in CLIENT_NAMES:
-            return f"{alias!r} is not in {CLUSTERS}: expected {', '.join(self._file.aliases)}"
-        why = "unknown property, which MirrorMaker 2 ignores"
-        guess = closest(place.rest, known)
-        if guess is None:
-            return why
-        written = f"{place.prefix}{guess}"
-        if place.target and guess in CLIENT_NAMES:
-            written = _with_role_of_flow(replace(place, rest=guess))
-        elif not place.source:
-            written = self._with_prefix(guess) or guess
-        return f"{why}: {_GUESS} {written}?"
-
-    def _unknown_flow(self, key: str) -> str:
-        flow, _, rest = key.partition(".")
-        guess = closest(flow, self._places.pairs)
-        hint = f": {_GUESS} {guess}.{rest}?" if guess else ""
-        return f"{flow} is not a pair of different aliases in {CLUSTERS}{hint}"
-
 
 def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
     """Whether a flow's policy is none of Kafka's."""
@@ -520,7 +480,7 @@ def _may_continue_a_value(item: Property, text: str) -> bool:
     A property has a name with dots and a value, or its name is close to a known one (`text`).
     """
     named = "." in item.key and item.value.strip(" =")
-    return not named and _GUESS not in text
+    return not named and GUESS not in text
 
 
 def _not_of_cluster(name: str) -> _Advice:
@@ -528,17 +488,6 @@ def _not_of_cluster(name: str) -> _Advice:
         f"MirrorMaker 2 does not read it of a cluster: write {name} for all flows, or "
         f"SOURCE->TARGET.{name} for one"
     )
-
-
-def _with_role_of_flow(place: LinePlace) -> str:
-    """How a client property of a flow is written so that a client of the flow has it."""
-    name = place.rest
-    if name in CLIENT_NAMES:
-        return f"{place.prefix}source.consumer.{name}, or {place.source}.{name}"
-    if name not in ROLE_NAMES["consumer"] and name in ROLE_NAMES["producer"]:
-        return f"{place.prefix}producer.{OVERRIDE}{name}, or {place.target}.producer.{name}"
-    role = "consumer" if name in ROLE_NAMES["consumer"] else "admin"
-    return f"{place.prefix}source.{role}.{name}, or {place.source}.{role}.{name}"
 
 
 def _is_public(name: str) -> bool:

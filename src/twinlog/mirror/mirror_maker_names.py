@@ -5,6 +5,7 @@
 - `ROLE_NAMES`: further properties of consumers, producers and admin clients.
 - `CONNECTOR_NAMES`: what MirrorMaker 2 reads without a prefix, for all flows.
 - `REASONS`: properties of Kafka Connect that have no meaning here, each with the reason.
+- `CONNECT_NAMES`: those of them that have one name.
 - `CLIENT_REASONS`: properties of clients that twinlog does not need, each with the reason.
 - `DRAFT_NAMES`, `REMOTE_ADMIN`: names of KIP-382's table that no MirrorMaker 2 has ever read.
 
@@ -12,6 +13,7 @@ tests/mirror/test_mirror_maker_java.py compares the first four with Kafka 4.3's 
 """
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from twinlog.mirror.config_providers import PROVIDERS
@@ -261,52 +263,144 @@ _WORKER: Final = "twinlog has no Connect worker"
 _REST: Final = "twinlog has no Connect worker and no REST server of one"
 _STORAGE: Final = "twinlog keeps its state in control topics of its own (docs/operations)"
 _CONVERTER: Final = "twinlog copies the bytes of keys, values and headers unchanged"
+_FLUSH: Final = (
+    "twinlog stores positions with the records; how often a sink commits them on its source is "
+    "twinlog.source.offsets.interval.seconds"
+)
+_TOPICS: Final = "twinlog creates remote topics itself, as MirrorMaker 2 does"
+_EXACTLY_ONCE: Final = "twinlog's flows need no setting for that (docs/decisions, 0014)"
+_BOUNDARY: Final = "a setting of Connect's exactly-once mode"
 _ERRORS: Final = "twinlog skips no record: a partition that cannot go on is FAILED"
+
+_TOPIC_CONFIGS: Final = (
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.downconversion.enable",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+)
+"""Configurations of topics: Connect takes any of them for its own topics, too."""
+_OF_CONNECTS_TOPICS: Final = frozenset(
+    f"{kind}.storage.{name}" for kind in ("offset", "config", "status") for name in _TOPIC_CONFIGS
+)
 
 REASONS: Final[Mapping[str, str]] = {
     "dedicated.mode.enable.internal.rest": _REST,
     "listeners": _REST,
-    "rest.": _REST,
+    "listeners.https.*": _REST,
+    "rest.advertised.host.name": _REST,
+    "rest.advertised.listener": _REST,
+    "rest.advertised.port": _REST,
+    "rest.extension.classes": _REST,
+    "rest.host.name": _REST,
+    "rest.port": _REST,
     "admin.listeners": _REST,
-    "access.control.": _REST,
+    "admin.listeners.https.*": _REST,
+    "access.control.allow.methods": _REST,
+    "access.control.allow.origin": _REST,
     "response.http.headers.config": _REST,
     "ssl.client.auth": _REST,
-    "inter.worker.": _REST,
-    "offset.storage.": _STORAGE,
-    "config.storage.": _STORAGE,
-    "status.storage.": _STORAGE,
+    "inter.worker.key.generation.algorithm": _REST,
+    "inter.worker.key.size": _REST,
+    "inter.worker.key.ttl.ms": _REST,
+    "inter.worker.signature.algorithm": _REST,
+    "inter.worker.verification.algorithms": _REST,
+    "offset.storage.topic": _STORAGE,
+    "offset.storage.partitions": _STORAGE,
+    "offset.storage.replication.factor": _STORAGE,
+    "offset.storage.file.filename": _STORAGE,
+    "config.storage.topic": _STORAGE,
+    "config.storage.replication.factor": _STORAGE,
+    "status.storage.topic": _STORAGE,
+    "status.storage.partitions": _STORAGE,
+    "status.storage.replication.factor": _STORAGE,
     "offsets.storage.topic": _STORAGE,
-    "offset.flush.": (
-        "twinlog stores positions with the records; how often a sink commits them on its source is "
-        "twinlog.source.offsets.interval.seconds"
-    ),
+    "offset.flush.interval.ms": _FLUSH,
+    "offset.flush.timeout.ms": _FLUSH,
     "group.id": _WORKER,
     "client.id": _WORKER,
-    "plugin.": _WORKER,
-    "worker.": _WORKER,
-    "task.": _WORKER,
+    "plugin.discovery": _WORKER,
+    "plugin.path": _WORKER,
+    "worker.sync.timeout.ms": _WORKER,
+    "worker.unsync.backoff.ms": _WORKER,
+    "task.shutdown.graceful.timeout.ms": _WORKER,
+    "task.class": _WORKER,
+    "task.index": _WORKER,
+    "task.assigned.groups": _WORKER,
+    "task.assigned.partitions": _WORKER,
     "connect.protocol": _WORKER,
     "connector.client.config.override.policy": _WORKER,
     "scheduled.rebalance.max.delay.ms": _WORKER,
     "rebalance.timeout.ms": _WORKER,
     "session.timeout.ms": _WORKER,
     "heartbeat.interval.ms": _WORKER,
-    "topic.tracking.": _WORKER,
-    "topic.creation.": "twinlog creates remote topics itself, as MirrorMaker 2 does",
-    "exactly.once.": "twinlog's flows need no setting for that (docs/decisions, 0014)",
-    "transaction.boundary": "a setting of Connect's exactly-once mode",
+    "topic.tracking.allow.reset": _WORKER,
+    "topic.tracking.enable": _WORKER,
+    "topic.creation.enable": _TOPICS,
+    "topic.creation.groups": _TOPICS,
+    "topic.creation.*.*": _TOPICS,
+    "exactly.once.source.support": _EXACTLY_ONCE,
+    "exactly.once.support": _EXACTLY_ONCE,
+    "transaction.boundary": _BOUNDARY,
+    "transaction.boundary.interval.ms": _BOUNDARY,
     "key.converter": _CONVERTER,
+    "key.converter.*": _CONVERTER,
     "value.converter": _CONVERTER,
+    "value.converter.*": _CONVERTER,
     "header.converter": _CONVERTER,
+    "header.converter.*": _CONVERTER,
     "internal.key.converter": _CONVERTER,
+    "internal.key.converter.*": _CONVERTER,
     "internal.value.converter": _CONVERTER,
-    "errors.": _ERRORS,
+    "internal.value.converter.*": _CONVERTER,
+    "errors.deadletterqueue.context.headers.enable": _ERRORS,
+    "errors.deadletterqueue.topic.name": _ERRORS,
+    "errors.deadletterqueue.topic.replication.factor": _ERRORS,
+    "errors.log.enable": _ERRORS,
+    "errors.log.include.messages": _ERRORS,
+    "errors.retry.delay.max.ms": _ERRORS,
+    "errors.retry.timeout": _ERRORS,
+    "errors.tolerance": _ERRORS,
     "name": "twinlog has no connectors to name",
-    "connector.": "twinlog has no connectors",
+    "connector.class": "twinlog has no connectors",
+    "connector.plugin.version": "twinlog has no connectors",
     "config.action.reload": "twinlog reads secrets again for each connection",
     "predicates": "they decide only where a transform applies",
 }
-"""By name, or by prefix (with a dot at the end, or followed by one)."""
+"""By name. `*` stands for what is free: the alias of a group, properties of a class or of TLS.
+
+A name that is only similar is none of Connect's: its author has misspelt it.
+"""
+
+CONNECT_NAMES: Final = frozenset(name for name in REASONS if "*" not in name)
+_FREE_NAMES: Final = {name: why for name, why in REASONS.items() if "*" in name}
 
 _AS_COMPRESSED: Final = "twinlog copies batches as their producers compressed them"
 _LANE_SIZES: Final = "sizes of requests are settings of a lane (docs/operations/settings.md)"
@@ -359,11 +453,11 @@ REMOTE_ADMIN: Final = "remote.admin."
 
 def reason(name: str) -> str | None:
     """Why a property of Kafka Connect has no meaning here; None: it is not one of Connect's."""
-    for known, why in REASONS.items():
-        stem = known.removesuffix(".")
-        if name == stem or name.startswith(f"{stem}."):
-            return why
-    return None
+    if name in CONNECT_NAMES:
+        return REASONS[name]
+    if name in _OF_CONNECTS_TOPICS:
+        return _STORAGE
+    return next((why for free, why in _FREE_NAMES.items() if fnmatchcase(name, free)), None)
 
 
 def role_of(name: str) -> str | None:
