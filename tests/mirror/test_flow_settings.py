@@ -125,7 +125,12 @@ def test_what_is_on_by_default_can_be_off_in_two_ways(setting: str, name: str) -
     assert not getattr(parsed(**{f"{setting}_interval_seconds": "-1"}), name)
 
 
-REPORTS = {"flow_settings.py", "mirror_maker_report.py", "mirror_maker_lines.py"}
+REPORTS = {
+    "flow_settings.py",
+    "checkpoint_lines.py",
+    "mirror_maker_report.py",
+    "mirror_maker_lines.py",
+}
 """Modules in which a setting may be read without any effect on a flow."""
 
 

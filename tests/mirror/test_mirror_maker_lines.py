@@ -404,6 +404,54 @@ def test_the_lines_of_transforms() -> None:
     assert "its transforms see bytes" in found[3].text
 
 
+ROUTER = """\
+A->B.transforms = r
+A->B.transforms.r.type = RegexRouter
+A->B.transforms.r.regex = .*
+A->B.transforms.r.replacement = eu-$0
+"""
+
+
+@pytest.mark.parametrize("lines", [ROUTER, "A->B.transaction.producer = true\n"])
+def test_lines_of_checkpoints_that_are_not_written(lines: str) -> None:
+    """Goal: where the table has no checkpoints, no line says that they are written."""
+    asked = [
+        "emit.checkpoints.enabled = true",
+        "emit.checkpoints.interval.seconds = 0",
+        "checkpoints.topic.replication.factor = 1",
+        "groups = g",
+        "groups.exclude = h",
+        "emit.offset-syncs.enabled = true",
+        "offset-syncs.topic.replication.factor = 1",
+    ]
+    for line in (*asked, "A->B.groups = g"):
+        found = last(f"{lines}{line}")
+        assert found.verdict is DIFFERS
+        assert found.text.endswith("(A->B): write A->B.twinlog.offset.map = true")
+        assert not found.warns
+        mapped = last(f"{lines}A->B.twinlog.offset.map = true\n{line}")
+        assert "twinlog.offset.map" not in mapped.text
+        assert mapped.verdict is (DIFFERS if line.endswith("= 0") else USED)
+        off = "emit.offset-syncs.enabled = false\n"
+        if not line.startswith(("emit.offset", "offset")):
+            assert "twinlog.offset.map" not in last(f"{lines}{off}{line}").text
+    assert last(f"{lines}emit.checkpoints.enabled = false").verdict is USED
+    assert last(f"{lines}A->B.topics = x").verdict is USED
+
+
+def test_what_asks_for_a_map_of_offsets() -> None:
+    """Goal: the line because of which there are no checkpoints names what there is to write."""
+    lacks = "; without a map of offsets no checkpoints are written (A->B): write A->B.twinlog"
+    assert lacks in last("A->B.transaction.producer = true").text
+    applied = explained(ROUTER)[5]
+    assert f"not to heartbeats and checkpoints{lacks}" in applied.text
+    assert applied.verdict is USED
+    mapped = explained(f"{ROUTER}A->B.sync.group.offsets.enabled = true\n")[5]
+    assert mapped.text.endswith("not to heartbeats and checkpoints")
+    query = "A->B.twinlog.transform.sql = SELECT record FROM records"
+    assert "no checkpoints are written (A->B), since offsets are not" in last(query).text
+
+
 def test_the_lines_of_a_transform_by_spark() -> None:
     """Goal: each line says what it is for; one without the flow's prefix has no effect."""
     text = (

@@ -16,11 +16,12 @@ Where a line belongs, and which other line has precedence: mirror_maker_places.p
 Secrets are never part of a line: values are shown only of properties that cannot hold one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from twinlog.mirror.checkpoint_lines import without_checkpoints
 from twinlog.mirror.config_providers import PROVIDERS
 from twinlog.mirror.connect_worker import GROUP, OFFSETS, READ_AT, lines_read
 from twinlog.mirror.dataframe_transform import (
@@ -41,11 +42,13 @@ from twinlog.mirror.flow_settings import (
     OFFSET_RESET,
     POLICY_PREFIX,
     SETTINGS,
+    TRANSACTIONS,
 )
 from twinlog.mirror.mirror_maker_file import (
     CLUSTERS,
     ENABLED,
     HEARTBEATS,
+    Flow,
     MirrorMakerFile,
     Problem,
 )
@@ -287,16 +290,24 @@ class _LineReader:
                 f" ({flows}); {LEGACY} is KIP-382's name of {IDENTITY}, and no MirrorMaker 2 "
                 "knows it"
             )
+        if lacking := without_checkpoints(self._flows(item), present):
+            return f" ({flows}){lacking}"
         if differs := SETTINGS[present].differs or self._without_pause(item, present):
             return f": {differs}"
-        return f" ({flows}); no MirrorMaker 2 has it" if SETTINGS[present].origin == "draft" else ""
+        if SETTINGS[present].origin != "draft":
+            return ""
+        lacking = without_checkpoints(self._flows(item)) if present == TRANSACTIONS else ""
+        return f" ({flows}); no MirrorMaker 2 has it{lacking}"
+
+    def _flows(self, item: Property) -> Sequence[Flow]:
+        """The flows without errors that have the value of a line."""
+        return [flow for flow in self._file.flows if flow.name in self._file.uses[item.line]]
 
     def _without_pause(self, item: Property, name: str) -> str:
         """What differs with an interval of 0 of MirrorMaker 2's tasks; empty: it is another one."""
         if SETTINGS[name].parse is not parse_task_interval:
             return ""
-        flows = (flow for flow in self._file.flows if flow.name in self._file.uses[item.line])
-        zero = any(int(flow.values[name]) == 0 for flow in flows)
+        zero = any(int(flow.values[name]) == 0 for flow in self._flows(item))
         return "0 is one second; MirrorMaker 2 does not pause then" if zero else ""
 
     def _client(self, item: Property, role: str, name: str, where: str) -> Explanation:
@@ -381,8 +392,8 @@ class _LineReader:
         converter = name.startswith(CONVERTER_NAMES)
         if flows and name == TRANSFORMS:
             return LineVerdict.USED, (
-                f"applied to each record, in this order ({flows}); not to heartbeats, and "
-                "checkpoints are not written"
+                f"applied to each record, in this order ({flows}); not to heartbeats and "
+                f"checkpoints{without_checkpoints(self._flows(item))}"
             )
         if flows and converter and not item.value.strip().endswith(BYTES_CONVERTER):
             return LineVerdict.DIFFERS, (
@@ -430,7 +441,8 @@ class _LineReader:
             what = "whether rows of the result may go to another topic or partition"
         else:
             what = "how keys or values become columns of records"
-        return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it"
+        lacking = without_checkpoints(self._flows(item)) if name in {SQL, FUNCTION} else ""
+        return LineVerdict.DIFFERS, f"{what} ({flows}); no MirrorMaker 2 has it{lacking}"
 
     def _of_connect(self, item: Property, place: LinePlace) -> Explanation:
         why = reason(place.rest)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.flow import records_map_of, routed_topics
+from twinlog.mirror.checkpoint_lines import writes_checkpoints
+from twinlog.mirror.flow import routed_topics
 from twinlog.mirror.flow_circles import EXAMPLE_TOPIC, find_circle
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.mirror_maker_file import (
@@ -129,8 +130,7 @@ def flow_row(flow: Flow) -> FlowRow:
     """A flow as a row."""
     settings = flow.settings
     beats, syncs = settings.emits_heartbeats, settings.syncs_group_offsets
-    # A flow that writes in transactions has a map of offsets to make checkpoints of if it asks.
-    checks = records_map_of(flow.transforms, settings) and settings.emits_checkpoints
+    checks = writes_checkpoints(flow)
     return FlowRow(
         source=flow.source_alias,
         target=flow.target_alias,
