@@ -404,6 +404,32 @@ def test_the_lines_of_transforms() -> None:
     assert "its transforms see bytes" in found[3].text
 
 
+@pytest.mark.parametrize(
+    ("former", "present"), [("blacklist", "exclude"), ("whitelist", "include")]
+)
+def test_options_of_transforms_that_kafka_has_removed(former: str, present: str) -> None:
+    """Goal: as `topics.blacklist`: with MirrorMaker 2 4.x the fields would stay."""
+    lines = "A->B.transforms = r\nA->B.transforms.r.type = ReplaceField$Value\n"
+    line = f"A->B.transforms.r.{former} = secret"
+    found = last(f"{lines}{line}")
+    assert found.verdict is DIFFERS
+    assert found.text == (
+        "a part of transforms (A->B); Kafka ignores this name since 4.0 and reads "
+        f"transforms.r.{present}, twinlog obeys it"
+    )
+    other = last(f"{lines}A->B.transforms.r.{present} = x\n{line}")
+    assert (other.verdict, other.text) == (NO_EFFECT, "line 8 has precedence")
+    assert last(f"{lines}A->B.transforms.r.{present} =\n{line}").verdict is DIFFERS
+    assert last(lines.replace("= r", f"= {former}").replace(".r.", f".{former}.")).verdict is USED
+
+
+def test_a_property_that_value_to_key_does_not_have() -> None:
+    lines = "A->B.transforms = k\nA->B.transforms.k.type = ValueToKey\n"
+    found = last(f"{lines}A->B.transforms.k.fields = id\nA->B.transforms.k.topics = A.orders\n")
+    assert found.verdict is ERROR
+    assert "unknown property transforms.k.topics" in found.text
+
+
 ROUTER = """\
 A->B.transforms = r
 A->B.transforms.r.type = RegexRouter

@@ -177,8 +177,6 @@ def test_keys_and_headers_are_made_of_fields() -> None:
     keyed = expected(one("ValueToKey", fields="id,missing"), record(value))
     assert json.loads(keyed.key or b"") == {"id": 7, "missing": None}
     assert keyed.value == record(value).value, "not written anew"
-    other = one("ValueToKey", fields="id", topics="B.orders")
-    assert expected(other, record(value)).key == b"k"
     moved = one("HeaderFrom$Value", fields="id,name,none,list", headers="a,b,c,d", operation="move")
     result = expected(moved, record(value, headers=(("a", b"1"),)))
     assert result.headers == (
@@ -411,9 +409,7 @@ PROPERTIES: dict[str, st.SearchStrategy[dict[str, str]]] = {
     ),
     "InsertHeader": st.fixed_dictionaries({"header": NAMES, "value.literal": st.just("some é")}),
     "DropHeaders": st.fixed_dictionaries({"headers": LISTS}),
-    "ValueToKey": st.fixed_dictionaries(
-        {"fields": LISTS}, optional={"topics": st.sampled_from(["x,A.orders", "x"])}
-    ),
+    "ValueToKey": st.fixed_dictionaries({"fields": LISTS}),
     "Filter": st.just({}),
     "InsertField": st.fixed_dictionaries(
         {"topic.field": st.sampled_from(["t", "a?", "b!"])},

@@ -76,6 +76,7 @@ from twinlog.mirror.mirror_maker_precedence import (
     connector_properties,
 )
 from twinlog.mirror.properties_text import Property, last_values
+from twinlog.mirror.record_transforms import FORMER_OPTIONS
 from twinlog.mirror.replication_policy import (
     IDENTITY,
     LEGACY,
@@ -390,18 +391,8 @@ class _LineReader:
     def _of_transforms(self, item: Property, place: LinePlace) -> Explanation:
         name, flows = place.rest, self._places.flows(item)
         converter = name.startswith(CONVERTER_NAMES)
-        if flows and name == TRANSFORMS:
-            return LineVerdict.USED, (
-                f"applied to each record, in this order ({flows}); not to heartbeats and "
-                f"checkpoints{without_checkpoints(self._flows(item))}"
-            )
-        if flows and converter and not item.value.strip().endswith(BYTES_CONVERTER):
-            return LineVerdict.DIFFERS, (
-                f"what the bytes mean to {TRANSFORMS} ({flows}); MirrorMaker 2 converts only "
-                "afterwards, so that its transforms see bytes"
-            )
         if flows:
-            return LineVerdict.USED, f"a part of {TRANSFORMS} ({flows})"
+            return self._of_applied(item, place, flows)
         if "." in name and not place.prefix and not converter:
             return LineVerdict.NO_EFFECT, _Advice(
                 f"a part of {TRANSFORMS}: MirrorMaker 2 does not read it without a prefix, write "
@@ -415,6 +406,29 @@ class _LineReader:
             )
             return LineVerdict.NO_EFFECT, _Advice(why) if copies and name != TRANSFORMS else why
         return self._of_connect(item, place)
+
+    def _of_applied(self, item: Property, place: LinePlace, flows: str) -> Explanation:
+        """A property of transforms that flows apply."""
+        name = place.rest
+        if name == TRANSFORMS:
+            return LineVerdict.USED, (
+                f"applied to each record, in this order ({flows}); not to heartbeats and "
+                f"checkpoints{without_checkpoints(self._flows(item))}"
+            )
+        if name.startswith(CONVERTER_NAMES) and not item.value.strip().endswith(BYTES_CONVERTER):
+            return LineVerdict.DIFFERS, (
+                f"what the bytes mean to {TRANSFORMS} ({flows}); MirrorMaker 2 converts only "
+                "afterwards, so that its transforms see bytes"
+            )
+        if present := _present_option(name):
+            winner = self._last.get(f"{place.prefix}{present}")
+            if winner is not None and winner.value.strip():
+                return LineVerdict.NO_EFFECT, f"line {winner.line} has precedence"
+            return LineVerdict.DIFFERS, (
+                f"a part of {TRANSFORMS} ({flows}); Kafka ignores this name since 4.0 and reads "
+                f"{present}, twinlog obeys it"
+            )
+        return LineVerdict.USED, f"a part of {TRANSFORMS} ({flows})"
 
     def _of_one_flow(self, item: Property, place: LinePlace) -> Explanation:
         """A property of a flow's throttle, or of its query or function."""
@@ -484,6 +498,13 @@ def _has_own_policy(file: MirrorMakerFile, source: str, target: str) -> bool:
             return has_properties_of_its_own(flow.values)
     merged = connector_properties(last_values(file.properties), source, target)
     return has_properties_of_its_own({name: item.value for name, item in merged.items()})
+
+
+def _present_option(name: str) -> str:
+    """The present name of a transform's property that has a former one; empty: it has none."""
+    stem, _, option = name.rpartition(".")
+    is_former = stem.startswith(f"{TRANSFORMS}.") and option in FORMER_OPTIONS
+    return f"{stem}.{FORMER_OPTIONS[option]}" if is_former else ""
 
 
 def _may_continue_a_value(item: Property, text: str) -> bool:

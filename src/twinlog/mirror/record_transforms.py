@@ -35,6 +35,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 TRANSFORMS_PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _JSON_CLASS: Final = "org.apache.kafka.connect.json.JsonConverter"
+FORMER_OPTIONS: Final[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}
+"""Properties of `ReplaceField` until Kafka 3.9; the present name counts if it names a field."""
 PREDICATES_PACKAGE: Final = "org.apache.kafka.connect.transforms.predicates."
 
 
@@ -261,9 +263,9 @@ def _insert_field(options: TransformOptions, side: _Side) -> Transform:
 
 
 def _replace_field(options: TransformOptions, side: _Side) -> Transform:
-    exclude = frozenset(options.names("exclude") or options.names("blacklist"))
-    include = frozenset(options.names("include") or options.names("whitelist"))
-    options.names("blacklist"), options.names("whitelist")
+    former = {present: options.names(name) for name, present in FORMER_OPTIONS.items()}
+    exclude = frozenset(options.names("exclude") or former["exclude"])
+    include = frozenset(options.names("include") or former["include"])
     options.flag("replace.null.with.default", default=True)
     renames: dict[str, str] = {}
     for item in options.names("renames"):
@@ -332,12 +334,9 @@ def _masked(data: Data, replacement: str | None) -> Data:
 
 def _value_to_key(options: TransformOptions) -> Transform:
     names = options.names("fields", required=True)
-    topics = options.names("topics")
     options.flag("replace.null.with.default", default=True)
 
     def change(record: FlowRecord) -> FlowRecord:
-        if topics and record.topic not in topics:
-            return record
         fields = VALUE.fields(record, "ValueToKey")
         return KEY.put(record, {name: fields.get(name) for name in names})
 

@@ -358,12 +358,11 @@ def _extract_field(settings: ClassSettings, part: str) -> Change:
 
 
 def _value_to_key(settings: ClassSettings) -> Change:
-    names, topics = settings.names("fields"), settings.names("topics")
+    names = settings.names("fields")
 
     def change(message: Message) -> None:
-        if not topics or message.topic in topics:
-            fields = message.fields(VALUE)
-            message.put(KEY, {name: fields.get(name) for name in names})
+        fields = message.fields(VALUE)
+        message.put(KEY, {name: fields.get(name) for name in names})
 
     return change
 
