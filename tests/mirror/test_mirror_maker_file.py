@@ -357,7 +357,11 @@ def test_a_beginning_that_a_flow_does_not_have_is_an_error(reset: str) -> None:
                 "ASCII letters, digits, '.', '_' and '-'"
             ),
         ),
-        ("clusters=A,A\n", "line 1: clusters is 'A,A': expected a list without duplicates"),
+        (
+            "clusters=A,A\n",
+            ("line 1: there is no flow: no A->B.enabled is true, and no heartbeats are enabled"),
+        ),
+        ("clusters=A,,B\n", "line 1: clusters is 'A,,B': expected a list without empty items"),
         (
             HEADER.replace("B.boot", "#"),
             "line 1: B.bootstrap.servers is missing: expected HOST:PORT,HOST:PORT,...",

@@ -124,6 +124,11 @@ def test_what_heartbeats_alone_have_equals_java(java: JavaMirrorMaker) -> None:
     assert java.defaults("Heartbeat").keys() & SETTINGS.keys() == HEARTBEAT_SETTINGS
 
 
+def test_a_cluster_that_is_named_twice_counts_once(java: JavaMirrorMaker) -> None:
+    values = {"clusters": "A,A,B"} | {f"{name}.bootstrap.servers": f"{name}:1" for name in "AB"}
+    assert java.pairs(values) == {("A", "B"), ("B", "A")}
+
+
 def test_what_an_interval_of_zero_is_to_java(java: JavaMirrorMaker) -> None:
     """Goal: its scheduler fails with it (topics, configurations, ACLs, offsets), its tasks run.
 

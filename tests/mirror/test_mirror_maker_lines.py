@@ -153,6 +153,8 @@ UNKNOWN, ERROR = LineVerdict.UNKNOWN, LineVerdict.ERROR
         ("A->A.enabled = true", UNKNOWN, "did you mean"),
         ("zzz = 1", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
         ("A->B.tasks.max = x", ERROR, "expected a whole number"),
+        ("A->B.offset.lag.max = -1", DIFFERS, "no offset is approximate"),
+        ("A->B.offset.lag.max = x", ERROR, "expected a whole number of records"),
         ("A.consumer.auto.offset.reset = none", ERROR, "expected earliest or latest"),
         (
             "emit.heartbeats.interval.seconds = 0",
@@ -245,6 +247,17 @@ def test_a_key_that_is_set_again() -> None:
     first, second = explained("tasks.max = x\ntasks.max = 2\n")[5:]
     assert first.text == "line 7 sets it again; the last value counts"
     assert second.verdict is DIFFERS
+
+
+def test_what_occurs_twice_in_a_list_counts_once() -> None:
+    """As in MirrorMaker 2, which removes it, and says so in its log."""
+    assert explained("")[0].text == "aliases of 2 clusters"
+    text = HEADER.replace("A, B", "A, A, B") + "A->B.topics = x, x\n"
+    file = parse_mirror_maker_file(text, lambda _, value: value)
+    lines = explain_lines(file, (), file.problems)
+    assert (file.problems, [flow.name for flow in file.flows]) == ((), ["A->B"])
+    assert [line.verdict for line in (lines[0], lines[-1])] == [USED, USED]
+    assert lines[0].text == "aliases of 2 clusters; each counts once"
 
 
 def test_what_enabled_does() -> None:

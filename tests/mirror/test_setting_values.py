@@ -19,12 +19,14 @@ from twinlog.mirror.setting_values import (
     parse_text,
     replicas,
     split_list,
+    split_set,
 )
 
 
 def test_lists_are_split_as_kafka_does() -> None:
     assert split_list(" a ,b\t, c d ") == ("a", "b", "c d")
-    assert split_list("  ") == ()
+    assert split_list("  ") == split_set("  ") == ()
+    assert split_set("b, a,b ") == ("b", "a")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,9 @@ def test_lists_are_split_as_kafka_does() -> None:
 def test_a_list_that_kafka_refuses(text: str, expectation: str) -> None:
     with pytest.raises(ValueError, match=expectation):
         split_list(text)
+    if expectation == "empty items":
+        with pytest.raises(ValueError, match=expectation):
+            split_set(text)
 
 
 def test_values_may_have_white_space_around_them() -> None:
@@ -42,7 +47,7 @@ def test_values_may_have_white_space_around_them() -> None:
     assert number(0, 9, "")(" +7 ") == 7
     assert choice("a", "b")(" b ") == "b"
     assert only("x.Y")(" x.Y ") == "x.Y"
-    assert parse_formats("new, legacy") == ("new", "legacy")
+    assert parse_formats("new, legacy, new") == ("new", "legacy")
 
 
 def test_intervals_are_positive_or_never() -> None:

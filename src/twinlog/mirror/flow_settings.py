@@ -10,7 +10,7 @@ which tests/mirror/test_mirror_maker_java.py compares them. Beside them are:
 
 A value is accepted if MirrorMaker 2 accepts it, with its own syntax: surrounding white space does
 not count, `TRUE` is `true`, lists are separated by commas. Refused besides: an interval of 0 with
-which its scheduler fails, a negative lag or timeout, an empty alias, an impossible separator.
+which its scheduler fails, a negative timeout, an empty alias, an impossible separator.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from twinlog.mirror.setting_values import (
     parse_task_interval,
     parse_text,
     replicas,
-    split_list,
+    split_set,
 )
 
 PACKAGE: Final = "org.apache.kafka.connect.mirror."
@@ -319,7 +319,7 @@ _ROWS: Final = (
     FlowSetting(
         "offset.lag.max",
         "100",
-        number(0, MAX_LONG, f"a whole number of records from 0 to {MAX_LONG}"),
+        number(-MAX_LONG - 1, MAX_LONG, "a whole number of records"),
         "records",
         "how far a recorded position may be behind",
         differs=_OFFSET_MAP,
@@ -369,7 +369,7 @@ _ROWS: Final = (
     FlowSetting(
         "metric.reporters",
         "org.apache.kafka.common.metrics.JmxReporter",
-        split_list,
+        split_set,
         "classes, comma-separated",
         "Java classes that report metrics",
         differs=_NO_JMX,

@@ -69,7 +69,7 @@ from twinlog.mirror.mirror_maker_precedence import (
     worker_properties,
 )
 from twinlog.mirror.properties_text import Property, last_values, parse_lines
-from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.mirror.setting_values import parse_flag, split_set
 
 CLUSTERS: Final = "clusters"
 ENABLED: Final = "enabled"
@@ -282,7 +282,7 @@ class _FileReader:
             self._problem(None, f"{CLUSTERS} is missing: expected {expected}")
             return ()
         try:
-            aliases = split_list(item.value)
+            aliases = split_set(item.value)
         except ValueError as error:
             self._bad(item, str(error))
             return ()

@@ -252,7 +252,9 @@ class _LineReader:
     def _of_file(self, item: Property) -> Explanation:
         key = item.key
         if key == CLUSTERS:
-            return LineVerdict.USED, f"aliases of {len(self._file.aliases)} clusters"
+            text = f"aliases of {len(self._file.aliases)} clusters"
+            repeated = item.value.count(",") + 1 > len(self._file.aliases)
+            return LineVerdict.USED, f"{text}; each counts once" if repeated else text
         if key in CLIENT_NAMES:
             return self._client(item, "client", key, "on clusters that have no value of their own")
         if hint := self._hints.with_prefix(key):

@@ -54,16 +54,26 @@ INTERVAL: Final = f"whole seconds from 1 to {MAX_SECONDS}, or a negative number:
 _WITHOUT_PAUSE: Final = f"whole seconds from 0 to {MAX_SECONDS}, or a negative number: never"
 
 
-def split_list(text: str) -> tuple[str, ...]:
-    """The items of a list, as Kafka's `ConfigDef` splits them.
+def split_set(text: str) -> tuple[str, ...]:
+    """The items of a list, as Kafka's `ConfigDef` splits them; duplicates are removed (4.3).
 
     Raises:
-        ValueError: an item is empty or occurs twice, which Kafka 4.3 refuses.
+        ValueError: an item is empty, which Kafka 4.3 refuses.
     """
-    items = tuple(_COMMA.split(text.strip())) if text.strip() else ()
+    items = _COMMA.split(text.strip()) if text.strip() else ()
     if "" in items:
         raise ValueError("a list without empty items")
-    if len(set(items)) < len(items):
+    return tuple(dict.fromkeys(items))
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The items of a list of which none may occur twice, as in `transforms`.
+
+    Raises:
+        ValueError: an item is empty or occurs twice.
+    """
+    items = split_set(text)
+    if items and len(items) <= text.count(","):
         raise ValueError("a list without duplicates")
     return items
 
@@ -164,7 +174,7 @@ def parse_names(text: str) -> Names:
     Raises:
         ValueError: it is no list, or an expression is invalid.
     """
-    items = split_list(text)
+    items = split_set(text)
     try:
         return compile_list(items)
     except ValueError as error:
@@ -188,7 +198,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: it is another list, or an empty one.
     """
-    items = split_list(text)
+    items = split_set(text)
     if not items or not set(items) <= {"legacy", "new"}:
         raise ValueError("legacy, new, or both, comma-separated")
     return items
