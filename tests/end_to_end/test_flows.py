@@ -6,7 +6,7 @@ from pathlib import Path
 
 import librdkafka_tools
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from mirror_maker_java import mirror_maker_java
 from remote_topics import counts, places, values
 from scraped import await_ready, scrape
@@ -138,6 +138,44 @@ def test_a_group_continues_at_exactly_its_next_record(
                 return bool(committed.offset == (last + 1 if expected is None else expected))
 
         until(follows, SECONDS, f"the group's offset on the destination at {number}")
+
+
+def test_a_group_is_not_in_front_of_a_log_whose_copies_are_deleted(
+    stage: Stage, topic: str
+) -> None:
+    """Goal: with `latest`, it skips nothing that is copied behind the flow's own marker."""
+    servers, here = stage.source.bootstrap_servers, stage.destination.bootstrap_servers
+    name, group = f"exact-{topic}", f"g-{topic}"
+    remote = f"t.{name}"
+
+    def is_committed(offset: int) -> None:
+        until(
+            lambda: librdkafka_tools.committed(here, group, remote),
+            SECONDS,
+            f"the group's offset {offset} on the destination",
+            good=lambda found: found == {0: offset},
+        )
+
+    librdkafka_tools.make_topic(servers, name)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(20))
+    await_copy(stage, remote, [20])
+    librdkafka_tools.commit(servers, group, name, {0: 20})
+    behind = places(stage.destination, remote)[-1] + 1
+    is_committed(behind)
+    with librdkafka_tools.consumer(here, group) as client:
+        _, end = client.get_watermark_offsets(TopicPartition(remote, 0), timeout=120)
+    assert end > behind, "a marker is behind the last copy"
+    delete_before(here, [(remote, 0, end)])
+    is_committed(end)
+    librdkafka_tools.write(servers, name, librdkafka_tools.simple(5, text="later"))
+    await_copy(stage, remote, [5])
+    reader = Consumer({"bootstrap.servers": here, "group.id": group, "auto.offset.reset": "latest"})
+    try:
+        reader.subscribe([remote])
+        found = [message.value() for message in reader.consume(5, timeout=SECONDS)]
+    finally:
+        reader.close()
+    assert found == [b"later%d" % number for number in range(5)]
 
 
 def test_clients_of_mirror_maker_read_checkpoints_and_heartbeats(
