@@ -289,6 +289,13 @@ def test_nothing_is_known_of_a_source_whose_partition_is_failed(
     assert reason in found.text
     assert "source offset 4 is target offset 54" in found.text
     assert without_map == results[1], "its own reason stays"
+    monkeypatch.setattr(States, "unread", lambda *_: "a later version")
+    unread, _ = asyncio.run(
+        offset_translation.without_failed(cast(Any, None), [topic], results, direction)
+    )
+    assert unread.answer is MapAnswer.UNPROVEN
+    assert "state of the partition cannot be read (a later version)" in unread.text
+    monkeypatch.setattr(States, "unread", lambda *_: "")
     states.states.clear()
     unchanged = asyncio.run(
         offset_translation.without_failed(cast(Any, None), [topic], results, direction)

@@ -88,6 +88,10 @@ class Flow:
         self.unread = False
         """Whether `__mirror_config` has a topic that cannot be read."""
         self.states: dict[str, State] = {}
+        self.refused_start: Refusal | None = None
+        """Why no remote log's start can be read."""
+        self.unread_states: set[str] = set()
+        """Topics of which a state cannot be read."""
         self.recreated: Collection[str] = ()
         self.begun: bool | None = False
         self.positions_of_flow: Mapping[TopicPartition, int] = {}
@@ -251,7 +255,10 @@ class Flow:
         self, _: object, partitions: Collection[TopicPartition], spec: OffsetSpec
     ) -> dict[TopicPartition, ListedOffset | Refusal]:
         if spec is OffsetSpec.EARLIEST:
-            return {name: ListedOffset(self.starts.get(name, 0), -1, -1) for name in partitions}
+            return {
+                name: self.refused_start or ListedOffset(self.starts.get(name, 0), -1, -1)
+                for name in partitions
+            }
         assert self.maps_were_read, "a log that has grown since would hide what the maps lack"
         return self._ends(partitions)
 
@@ -313,7 +320,7 @@ class Flow:
         }
         return SimpleNamespace(
             state=lambda name: self.states.get(name.topic, State.MIRRORING),
-            unread=lambda _: "",
+            unread=lambda name: "a later version" if name.topic in self.unread_states else "",
             epochs=epochs,
             states=[MirrorPartition("flow", topic, 0) for topic in self.without_last],
         )
@@ -695,7 +702,9 @@ def test_a_checkpoint_is_about_the_records_that_were_copied(
     flow.committed = {T: Committed(110), U: Committed(5)}
     flow.states = {"t": State.FAILED}
     assert flow.refresh() == {copy: (100, 100), other: (5, 5)}, "what was written stays"
-    flow.states, flow.recreated = {}, ["t"]
+    flow.states, flow.unread_states = {}, {"t"}
+    assert flow.checkpoints() == {other: (5, 5)}, "it may be FAILED"
+    flow.unread_states, flow.recreated = set(), ["t"]
     assert flow.checkpoints() == {other: (5, 5)}
     flow.recreated = []
     assert flow.checkpoints() == {copy: (110, 110), other: (5, 5)}
@@ -769,6 +778,9 @@ def test_nothing_is_written_of_a_log_that_is_lost_or_unreadable(
     assert flow.checkpoints() == {TopicPartition("a.u", 0): (3, 3)}
     assert flow.positions().failed == 1
     assert "no checkpoints of a.t-0: " in caplog.text
+    flow.ends, flow.refused_start = {}, Refusal(ErrorCode.LEADER_NOT_AVAILABLE)
+    positions = flow.positions()
+    assert (list(positions.checkpoints), positions.failed) == ([], 2), "their starts count, too"
 
 
 def test_a_map_that_has_lost_all_copies_lowers_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,7 @@ async def without_failed(
     results: Sequence[TranslatedOffset],
     direction: Direction,
 ) -> list[TranslatedOffset]:
-    """What is known of the source as it is now: nothing in partitions that are FAILED.
+    """What is known of the source as it is now: nothing in partitions that are, or may be, FAILED.
 
     The source may have lost records that were copied, and have others at their offsets: the map is
     about the log that was copied.
@@ -381,14 +381,25 @@ async def without_failed(
         for name in topic.mirror_partitions
         if states.state(name) is State.FAILED
     }
+    unread = {
+        name.source: why
+        for topic in topics
+        for name in topic.mirror_partitions
+        if (why := states.unread(name))
+    }
 
     def checked(found: TranslatedOffset) -> TranslatedOffset:
-        if found.source not in failed or None in {found.source_offset, found.target_offset}:
+        if found.source is None or None in {found.source_offset, found.target_offset}:
+            return found
+        if found.source in unread:
+            state = f"state of the partition cannot be read ({unread[found.source]})"
+        elif found.source in failed:
+            state = f"partition is FAILED ({failed[found.source]})"
+        else:
             return found
         text = (
-            "the partition is FAILED, and the source may have other records than those that were "
-            f"copied ({failed[found.source]}); by the map, source offset {found.source_offset} is "
-            f"target offset {found.target_offset}"
+            f"the {state}, and the source may have other records than those that were copied; by "
+            f"the map, source offset {found.source_offset} is target offset {found.target_offset}"
         )
         found = replace(found, answer=MapAnswer.UNPROVEN, text=joined(found.text, text))
         if direction is Direction.TO_TARGET:

@@ -16,11 +16,11 @@ offsets (docs/decisions/0014-recorded-offset-map.md), and a checkpoint is exact.
 The map names offsets at which records were written. A remote log that ends before them has lost
 these records, or has a leader that does not show them yet. A checkpoint is then at the log's end: a
 consumer cannot begin behind it, and would skip what is copied there next. Nor can it begin in front
-of the log, and one that is there is at the log's start. Where the flow has
-recorded that records were lost, nothing is written, since others may be at their offsets. The same
-holds of partitions that are FAILED, where the source may have lost records, and of topics that some
-broker of the source does not show as the copied ones: there, groups may have read other records
-than those that were copied.
+of the log: a checkpoint there is at the log's start. Where the flow has recorded that records were
+lost, nothing is written, since others may be at their offsets. The same holds of partitions that
+are FAILED, or whose state cannot be read, where the source may have lost records, and of topics
+that some broker of the source does not show as the copied ones: there, groups may have read other
+records than those that were copied.
 
 A checkpoint has the metadata that the group has committed only if it is at the same place: it may
 be about the records behind it, as that of Confluent's Parallel Consumer is.
@@ -170,6 +170,7 @@ class Checkpoints(Sync[Positions | None]):
         failed = await _failed_partitions(context)
         ends = {key: end for key, end in ends.items() if key not in failed}
         starts = await _remote_offsets(context, ends, translation, OffsetSpec.EARLIEST)
+        failures += len(ends) - len(starts)
         logs = {key: (starts[key], ends[key]) for key in starts}
         doubtful: Collection[str] = ()
         try:
@@ -377,10 +378,14 @@ async def _committed(source: KafkaCluster, flow: FlowRules) -> tuple[GroupsOffse
 
 
 def _checkpoint(
-    group: str, translation: Translation, key: TopicPartition, at: Committed, log: tuple[int, int]
+    group: str,
+    translation: Translation,
+    key: TopicPartition,
+    at: Committed,
+    bounds: tuple[int, int],
 ) -> Checkpoint:
     """The checkpoint of a group in a remote log with these bounds."""
-    (start, end), place = log, translation.offsets(key).to_destination(at.offset)
+    (start, end), place = bounds, translation.offsets(key).to_destination(at.offset)
     is_there = start <= place <= end and translation.keeps_place(key, at.offset)
     return Checkpoint(
         group=group,
@@ -392,13 +397,13 @@ def _checkpoint(
 
 
 async def _failed_partitions(context: SyncContext) -> set[TopicPartition]:
-    """The source's partitions that are FAILED, read after the offsets of groups."""
+    """The source's partitions that are FAILED, or may be; read after the offsets of groups."""
     states = await context.store.states()
     return {
         name.source
         for topic in context.same
         for name in topic.mirror_partitions
-        if states.state(name) is State.FAILED
+        if states.state(name) is State.FAILED or states.unread(name)
     }
 
 
