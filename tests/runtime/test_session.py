@@ -1,5 +1,6 @@
 """Twin of twinlog.runtime.session: what a user sees of Spark, and which user settings win."""
 
+import shlex
 import subprocess
 import sys
 from contextlib import closing
@@ -25,8 +26,10 @@ stop_spark(spark)
 
 def test_jvm_options_of_the_user_come_last() -> None:
     """The JVM takes the last one of repeated options."""
-    own_options, _, user_options = session._jvm_options("-Xss4m").rpartition(" ")
+    archive = "-XX:SharedArchiveFile=/a folder/spark.jsa"
+    own_options, _, user_options = session._jvm_options([archive], "-Xss4m").rpartition(" ")
     assert own_options.startswith("-Dlog4j2.configurationFile=file:///")
+    assert archive in shlex.split(own_options)
     assert user_options == "-Xss4m"
 
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from twinlog.class_archives import archive_flags, archive_of, make_archive
 from twinlog.local import layout
-from twinlog.local.archive import archive_flags
+from twinlog.local.artifacts import kafka_jars
 from twinlog.local.errors import LocalError
 from twinlog.local.identity import Identity
 from twinlog.local.layout import LocalNode
@@ -105,12 +106,13 @@ class LocalCluster:
         """
         layout.check_size(brokers, controllers)
         layout.check_version(version)
-        quick = archive_flags(version, lambda flags: cls._train(version, flags))
+        archive = archive_of(f"kafka-{version}", str(kafka_jars(version)))
+        make_archive(archive, f"Kafka {version}", lambda flags: cls._train(version, flags))
         settings = Settings(
             version=version,
             heap=heap,
             config=dict(config or {}),
-            jvm_flags=(*quick, *jvm_flags),
+            jvm_flags=(*archive_flags(archive), *jvm_flags),
             listeners=dict(listeners or {}),
             proxied=tuple(proxied),
             classpath=tuple(classpath),
@@ -119,7 +121,7 @@ class LocalCluster:
 
     @classmethod
     def _train(cls, version: str, flags: tuple[str, ...]) -> None:
-        """Run one broker once, to create the class archive (archive.py)."""
+        """Run one broker once, to create the class archive."""
         settings = Settings(version=version, heap="512m", config={}, jvm_flags=flags)
         with cls._start(1, settings, None) as cluster:
             cluster.shut_down(1)
