@@ -68,6 +68,11 @@ def test_a_killed_mirror_maker_is_followed_without_gap_and_repeat(
             handover.await_copies(500)
             late = {0: named[0].begin + 30}
             librdkafka_tools.commit(handover.source.bootstrap_servers, "late", handover.topic, late)
+            at = {0: named[0].begin}
+            librdkafka_tools.commit(
+                handover.target.bootstrap_servers, "at", handover.remote, {0: 100}
+            )
+            librdkafka_tools.commit(handover.source.bootstrap_servers, "at", handover.topic, at)
             _check_groups(handover, named[0].begin)
             assert "expected STOPPED" in handover.refused("--hand-back")
             _remove_topics(stage, handover)
@@ -248,12 +253,17 @@ def recorded_offsets(
 
 
 def _check_groups(handover: Handover, begin: int) -> None:
-    """A group behind the takeover is translated; one in front of it is not moved."""
+    """Groups at the takeover and behind it are translated; one in front of it is not moved."""
     target = handover.target.bootstrap_servers
 
-    def follows() -> bool:
-        found = librdkafka_tools.committed(target, "late", handover.remote)
-        return found.get(0) == handover.place((begin + 30) * PARTITIONS)
+    def follow() -> bool:
+        found = [
+            librdkafka_tools.committed(target, group, handover.remote).get(0) for group in groups
+        ]
+        return found == [
+            handover.place((begin + behind) * PARTITIONS) for behind in groups.values()
+        ]
 
-    until(follows, SECONDS, "the group behind the takeover")
+    groups = {"at": 0, "late": 30}
+    until(follow, SECONDS, "the groups at the takeover and behind it")
     assert librdkafka_tools.committed(target, "early", handover.remote) == {}

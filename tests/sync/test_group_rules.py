@@ -288,6 +288,36 @@ def test_no_offset_stays_in_front_of_a_log_that_begins_behind_its_copies(
             assert not in_destination_offsets(due, found, logs, own, copied), "once is enough"
 
 
+@pytest.mark.parametrize(
+    ("copies", "offset", "raw", "committed"),
+    [
+        (0, 1000, 1100, 1201),
+        (5, 1000, 1100, 1201),
+        (5, 1000, 1201, None),
+        (5, 1003, 1100, 1204),
+        (5, 1003, 1203, 1204),
+        (5, 1003, 1205, None),  # the group's own
+    ],
+)
+def test_no_offset_stays_in_front_of_where_a_takeover_begins(
+    copies: int, offset: int, raw: int, committed: int | None
+) -> None:
+    """Goal: MirrorMaker 2 has copied to 1200, and committed 1100: the rest would be read again."""
+    offsets = OffsetRuns(Ends(Offset(1000), Offset(1201)))
+    if copies:
+        offsets.append(Run(Offset(1000), Offset(1201), copies))
+    copied, source = Translation(maps={A: offsets}, begins={A: 1000}), {A: Committed(offset)}
+    logs = {A: Log(offsets.to_source(0), offsets.to_source(1201 + copies), 1201 + copies)}
+    there = {A: Committed(raw)}
+    translated = in_source_offsets(there, copied, source, (), logs)
+    due = due_offsets(source, translated, logs, ())
+    found = in_destination_offsets(due, there, logs, (), copied)
+    assert found == ({} if committed is None else {A: Committed(committed)})
+    if found:
+        translated = in_source_offsets(found, copied, source, {A}, logs)
+        assert not due_offsets(source, translated, logs, {A}), "once is enough"
+
+
 @pytest.mark.parametrize("there", [30, 50])
 def test_of_several_rows_of_a_shared_partition_the_one_that_is_there_counts(there: int) -> None:
     """Goal: an offset that an earlier version has committed for one of them is still lowered."""

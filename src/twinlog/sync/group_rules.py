@@ -291,7 +291,8 @@ def in_source_offsets(
     An own one that was committed before the destination has lost copies may be higher than where
     the map has the source's offset since. All that is behind the map is one offset of the source,
     so it would seem equal, and the group would skip what is copied next. It is above the source's.
-    One in front of its log may seem equal, too. It is below the log's start.
+    One in front of its log may seem equal, too. It is below the log's start. So may one in front of
+    where the map begins, as one that MirrorMaker 2 has committed. It is below that.
 
     Args:
         committed: on the destination, by the source's partition.
@@ -310,6 +311,11 @@ def in_source_offsets(
         copy, offset = translated[partition], source[partition].offset
         if committed[partition].offset > translation.offsets(partition).to_destination(offset):
             translated[partition] = copy._replace(offset=max(copy.offset, offset + 1))
+    for partition in translated.keys() & translation.begins.keys():
+        begin = translation.begins[partition]
+        if committed[partition].offset < translation.offsets(partition).to_destination(begin):
+            below = min(translated[partition].offset, begin - 1)
+            translated[partition] = translated[partition]._replace(offset=below)
     for partition in translated.keys() & logs.keys():
         if committed[partition].offset < logs[partition].start_there:
             below = min(translated[partition].offset, logs[partition].start - 1)
