@@ -525,8 +525,8 @@ CASES = (
 )
 
 
-# A condition costs more than a minute, and each of these is tested elsewhere, too.
-_LONG = {"tls", "exactly-once"}
+# A condition costs more than a minute. Each of these is tested elsewhere, too; `killed` renames.
+_LONG = {"renamed", "tls", "exactly-once"}
 
 
 @pytest.fixture(scope="module")

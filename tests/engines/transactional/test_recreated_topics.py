@@ -35,7 +35,9 @@ QUERY = {
 SETTINGS = {"transaction.producer": "true", "twinlog.data.loss": "continue"}
 
 
-@pytest.fixture(scope="module", params=[DEFAULT_VERSION, OLD_VERSION])
+@pytest.fixture(
+    scope="module", params=[DEFAULT_VERSION, pytest.param(OLD_VERSION, marks=pytest.mark.long)]
+)
 def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
