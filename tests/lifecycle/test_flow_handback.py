@@ -31,7 +31,7 @@ from twinlog.kafka.groups.offsets import Committed
 from twinlog.kafka.log.batch import TRANSACTIONAL
 from twinlog.kafka.log.compression import Codec
 from twinlog.kafka.log.records import build, whole
-from twinlog.kafka.requests.partitions import ListedOffset
+from twinlog.kafka.requests.partitions import ListedOffset, OffsetSpec
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import EpochEnd, LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle import flow_handback, worker_offsets
@@ -151,6 +151,8 @@ class Back:
         """Of the topic on the source."""
         self.log_end: ListedOffset | Refusal = ListedOffset(100_000, -1, -1)
         """The high watermark of each partition of the source."""
+        self.log_start = 0
+        """And the log start."""
         self.epoch_end: EpochEnd | Refusal | None = None
         """Of each epoch there; None: it is the last one."""
         self.recorded: dict[str, list[ControlRecord]] = {}
@@ -172,7 +174,11 @@ class Back:
             for topic_id in topic_ids
         ]
 
-    async def list_offsets(self, _: object, keys: list[TopicPartition]) -> object:
+    async def list_offsets(
+        self, _: object, keys: list[TopicPartition], which: OffsetSpec
+    ) -> object:
+        if which is OffsetSpec.EARLIEST:
+            return dict.fromkeys(keys, ListedOffset(self.log_start, -1, -1))
         return dict.fromkeys(keys, self.log_end)
 
     async def epoch_ends(self, _: object, epochs: Mapping[TopicPartition, int]) -> object:
@@ -650,6 +656,36 @@ def test_an_offset_that_is_kept_is_in_the_source_s_log(back: Back) -> None:
     back.log_end = ListedOffset(5000, -1, -1)
     kept, *_ = back({FIRST: 80}, {})
     assert kept.last == 4999
+
+
+@pytest.mark.parametrize(("log_start", "upto"), [(79, 80), (80, 80), (81, 81), (5000, 5000)])
+def test_what_the_source_has_is_not_skipped_where_it_has_deleted_more(
+    back: Back, log_start: int, upto: int
+) -> None:
+    """Goal: in front of the log MirrorMaker 2 would begin at its end, with `latest`."""
+    in_file(back, consumer_auto_offset_reset="latest")
+    back.log_start = log_start
+    first, *_ = back({FIRST: 80, SECOND: 90_000}, {})
+    assert back.written == {FIRST: upto, SECOND: 90_000}
+    deleted = f"; the source has deleted offsets 80 to {upto - 1} before they were copied"
+    assert str(first) == f"orders-0: MirrorMaker 2 goes on at offset {upto}" + (
+        deleted if upto > 80 else ""
+    )
+
+
+def test_an_offset_that_is_kept_is_not_in_front_of_the_source_s_log(back: Back) -> None:
+    """Goal: the same for an offset of MirrorMaker 2 itself."""
+    back.recorded = {WORKER: stored(FIRST, 4999)}
+    back.own, back.log_start = OwnOffsets.KEEP, 5001
+    with pytest.raises(UserError, match=r"offset 4999 of orders-0, .* which begins at 5001"):
+        back({FIRST: 80}, {})
+    assert back.topics == []
+    back.log_start = 5000
+    kept, *_ = back({FIRST: 80}, {})
+    assert (kept.last, kept.deleted_from) == (4999, None)
+    back.own, back.log_start = OwnOffsets.REPLACE, 5001
+    replaced, *_ = back({FIRST: 80}, {})
+    assert (replaced.last, replaced.own, replaced.deleted_from) == (5000, 4999, 80)
 
 
 @pytest.mark.parametrize("topic_id", [1, 9])

@@ -36,7 +36,7 @@ from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.client.references import EVERYTHING
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import member_clients
-from twinlog.kafka.requests.partitions import list_offsets, offset_for_leader_epoch
+from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets, offset_for_leader_epoch
 from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import UNKNOWN_EPOCH, LeaderEpoch, Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
@@ -82,6 +82,8 @@ class HandedBack(NamedTuple):
     """Whether MirrorMaker 2 begins at the end of a log of which it has recorded nothing."""
     others: tuple[str, ...] = ()
     """Other connectors that have recorded offsets of the partition; these stay."""
+    deleted_from: int | None = None
+    """Where the flow has ended, if the source's log begins later: at `last` + 1."""
 
     def __str__(self) -> str:
         """A line for the operator."""
@@ -93,6 +95,9 @@ class HandedBack(NamedTuple):
             line += "begins at the end of the log (auto.offset.reset=latest)"
         else:
             line += "begins as usual"
+        if self.deleted_from is not None:
+            line += f"; the source has deleted offsets {self.deleted_from} to {self.last} before "
+            line += "they were copied"
         if self.former:
             line += "; the source topic was deleted or recreated after the flow had copied it"
         if self.own not in {None, self.last}:
@@ -173,6 +178,7 @@ async def hand_back(
             for partition in topic.mirror_partitions
         }
         await _require_on_source(source, mirror, upto, ends)
+        starts = await _later_starts(source, upto)
         await _require_copies(destination, name, positions)
         _require_same_names(name, present, flow)
         if members := await member_clients(destination, worker.group):
@@ -196,7 +202,7 @@ async def hand_back(
         if own is OwnOffsets.KEEP:
             await _require_in_log(source, ahead)
     kept = ahead | unclear if own is OwnOffsets.KEEP else {}
-    new = {one: end for one, end in (upto | anew).items() if one not in kept}
+    new = {one: end for one, end in (upto | starts | anew).items() if one not in kept}
     for found in recorded:
         await write_offsets(destination, connector, alias, found, new)
     at_end = flow.settings.consumer_auto_offset_reset == "latest"
@@ -208,21 +214,31 @@ async def hand_back(
             one in anew,
             at_end and last is None,
             offsets.other_connectors(one),
+            upto[one] if one in starts and one not in kept else None,
         )
-        for one, end in (upto | anew).items()
+        for one, end in (upto | starts | anew).items()
         if end > 0 or at_end or one in ahead or one in anew
     )
 
 
 async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, int]) -> None:
-    """Check that the source has records at offsets that MirrorMaker 2 has recorded.
+    """Check that the source has what follows on offsets that MirrorMaker 2 has recorded.
 
     Raises:
-        UserError: it has not: MirrorMaker 2 would skip what is written up to there.
+        UserError: it has not: MirrorMaker 2 would skip what is written up to there, or, with
+            `latest`, all that the log has.
         TwinlogError: not now.
     """
     log_ends = await _log_ends(source, kept)
+    starts = await _later_starts(source, {one: offset + 1 for one, offset in kept.items()})
     for partition, offset in sorted(kept.items()):
+        if partition in starts:
+            raise UserError(
+                f"offset {offset} of {partition}, which MirrorMaker 2 has recorded, is in front of "
+                f"the source's log, which begins at {starts[partition]}",
+                hint="--own-offsets replace hands back what the flow has copied, or where the "
+                "source's log begins",
+            )
         if offset >= (log_end := log_ends[partition]):
             raise UserError(
                 f"offset {offset} of {partition}, which MirrorMaker 2 has recorded, is not in the "
@@ -232,16 +248,34 @@ async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, in
             )
 
 
-async def _log_ends(
-    source: KafkaCluster, partitions: Collection[TopicPartition]
+async def _later_starts(
+    source: KafkaCluster, upto: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The high watermarks of the source's partitions.
+    """The log starts of the source's partitions that begin behind where they are to be copied from.
+
+    MirrorMaker 2 would find no record at an offset in front of the log, and go on by
+    `auto.offset.reset`: with `latest` it would skip the whole log.
+
+    Raises:
+        TwinlogError: a leader does not tell it.
+    """
+    wanted = [partition for partition, end in upto.items() if end > 0]
+    starts = await _log_ends(source, wanted, OffsetSpec.EARLIEST)
+    return {one: start for one, start in starts.items() if start > upto[one]}
+
+
+async def _log_ends(
+    source: KafkaCluster,
+    partitions: Collection[TopicPartition],
+    which: OffsetSpec = OffsetSpec.LATEST,
+) -> dict[TopicPartition, int]:
+    """The high watermarks of the source's partitions, or their log starts.
 
     Raises:
         TwinlogError: a leader does not tell it.
     """
     ends: dict[TopicPartition, int] = {}
-    for partition, answer in (await list_offsets(source, list(partitions))).items():
+    for partition, answer in (await list_offsets(source, list(partitions), which)).items():
         if isinstance(answer, Refusal):
             raise answer.error("read the source's log end", topic=partition.topic)
         ends[partition] = answer.offset
