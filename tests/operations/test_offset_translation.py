@@ -182,6 +182,18 @@ def test_offsets_behind_the_map_are_unknown() -> None:
     assert (back.answer, back.text) == (MapAnswer.BEHIND_LOG, "the target's log ends at 100")
 
 
+@pytest.mark.parametrize("offset", [60, 61, 65, 80])
+def test_what_is_in_an_open_transaction_is_unknown(offset: int) -> None:
+    """Goal: copies in it are in no map yet: it would seem to be all copied up to there."""
+    (back,) = known(bounds=TargetLog(0, 100, open_from=60)).to_source(REMOTE, offset)
+    is_end = offset == 60
+    assert back.answer is (MapAnswer.END if is_end else MapAnswer.NOT_COPIED)
+    assert back.source_offset == (10 if is_end else None)
+    assert is_end or back.text == "a transaction is open on the target from offset 60 on"
+    (back,) = known(bounds=TargetLog(0, 100, open_from=52)).to_source(REMOTE, 54)
+    assert (back.source_offset, back.answer) == (4, MapAnswer.RECORD), "it has committed meanwhile"
+
+
 def test_a_copy_that_was_deleted_is_named_with_its_offset() -> None:
     found = known(bounds=TargetLog(70, 100)).to_target(SOURCE, 4)
     assert found.target_offset == 54

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from twinlog.engines.transactional.kind import read_flow_maps
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
-from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
+from twinlog.kafka.requests.partitions import Isolation, OffsetSpec, list_offsets
 from twinlog.kafka.requests.topics import known_topics
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.mirror.recorded_map import MapAnswer, OffsetAnswer, RecordedMap
@@ -31,6 +31,9 @@ class TargetLog(NamedTuple):
 
     start: int
     end: int
+    open_from: int | None = None
+    """Where its first open transaction begins, if the flow writes in transactions, and one is open:
+    what the flow has in it is not in the map."""
 
 
 class NoAnswer(NamedTuple):
@@ -181,6 +184,9 @@ class FlowOffsets:
         else:
             found = offset_map.to_source(question)
             text = _text(Direction.TO_SOURCE, found, offset_map)
+        if found.answer is MapAnswer.END and _is_open(bounds, question):
+            found = OffsetAnswer(MapAnswer.NOT_COPIED, None, Offset(question))
+            text = f"a transaction is open on the target from offset {bounds.open_from} on"
         if found.offset is None:
             return _translated(source, NoAnswer(found.answer, text), target, question)
         return _translated(source, found, target, question, text)
@@ -193,6 +199,11 @@ class FlowOffsets:
             return NoAnswer(MapAnswer.NO_MAP, self.without_map)
         # From which offset on is not recorded, and a log that has grown again does not show it.
         return NoAnswer(MapAnswer.LOST, _LOST) if offset_map.lost else offset_map
+
+
+def _is_open(log: TargetLog, offset: int) -> bool:
+    """Whether a transaction may still be open that has a copy in front of this offset."""
+    return log.open_from is not None and offset > log.open_from
 
 
 def _text(direction: Direction, found: OffsetAnswer, offset_map: RecordedMap) -> str:
@@ -268,28 +279,34 @@ async def read_flow_offsets(
         maps = await read_flow_maps(destination, topics, properties)
         bounds = await _bounds(destination, targets)
     else:
-        bounds = await _bounds(destination, targets)
+        bounds = await _bounds(destination, targets, open_too=properties[KIND] == TRANSACTIONAL)
         maps = await read_flow_maps(destination, topics, properties)
     known = FlowOffsets(names=names, maps=maps, bounds=bounds, gone=gone)
     return replace(known, without_map=_UNMAPPED) if properties[KIND] == TRANSACTIONAL else known
 
 
 async def _bounds(
-    cluster: KafkaCluster, partitions: Collection[TopicPartition]
+    cluster: KafkaCluster, partitions: Collection[TopicPartition], *, open_too: bool = False
 ) -> dict[TopicPartition, TargetLog | Refusal]:
-    starts, ends = await asyncio.gather(
+    """Where the logs begin and end, and, if asked for, where what is undecided begins."""
+    starts, ends, stable = await asyncio.gather(
         list_offsets(cluster, partitions, OffsetSpec.EARLIEST),
         list_offsets(cluster, partitions, OffsetSpec.LATEST),
+        list_offsets(cluster, partitions if open_too else (), isolation=Isolation.READ_COMMITTED),
     )
     bounds: dict[TopicPartition, TargetLog | Refusal] = {}
     for partition in partitions:
         start, end = starts[partition], ends[partition]
+        decided = stable.get(partition, end)
         if isinstance(start, Refusal):
             bounds[partition] = start
         elif isinstance(end, Refusal):
             bounds[partition] = end
+        elif isinstance(decided, Refusal):
+            bounds[partition] = decided
         else:
-            bounds[partition] = TargetLog(start.offset, end.offset)
+            open_from = decided.offset if decided.offset < end.offset else None
+            bounds[partition] = TargetLog(start.offset, end.offset, open_from)
     return bounds
 
 

@@ -253,6 +253,30 @@ def test_a_map_that_is_switched_on_later_begins_there(pair: Pair, tmp_path: Path
         assert check_map(pair, flow, topic, 0, start=again) > 10
 
 
+def test_an_offset_in_an_open_transaction_is_not_translated(pair: Pair, tmp_path: Path) -> None:
+    """Goal: while a transaction is open, what the flow has copied in it is in no map."""
+    servers = pair.destination.bootstrap_servers
+    with lanes(servers, tmp_path) as running:
+        flow, topic = flow_with_copies(pair, running)
+    other = Producer({"bootstrap.servers": servers, "transactional.id": secrets.token_hex(4)})
+    other.init_transactions(120)
+    other.begin_transaction()
+    for _ in range(3):
+        other.produce(f"a.{topic}", b"open", partition=0)
+    assert other.flush(120) == 0
+    end = placed(servers, f"a.{topic}", 0)[-1][0]
+    asked = range(end, end + 5)  # a record, its marker, and what is open
+
+    def answers() -> list[MapAnswer]:
+        place = (f"a.{topic}", 0)
+        return [one.answer for one in translated(pair, flow, place, asked, Direction.TO_SOURCE)]
+
+    known = [MapAnswer.RECORD, MapAnswer.END, MapAnswer.END]
+    assert answers() == [*known, MapAnswer.NOT_COPIED, MapAnswer.NOT_COPIED]
+    other.abort_transaction(120)
+    assert answers() == [*known, MapAnswer.END, MapAnswer.END]
+
+
 def test_an_offset_of_an_operator_begins_the_map_anew(pair: Pair, tmp_path: Path) -> None:
     """Goal: records that are copied again are translated to their later copies, others not."""
     with lanes(pair.destination.bootstrap_servers, tmp_path) as running:
