@@ -133,6 +133,28 @@ def test_a_flow_that_begins_during_the_check_is_no_trouble(
     assert (list(found), trouble) == (lacking, later.trouble)
 
 
+def test_what_shares_a_remote_partition_counts_whatever_is_compared() -> None:
+    """Goal: records of a topic that was not asked for, or was removed, are not foreign."""
+    t, u, other = (
+        MirrorTopic(
+            mirror="a-to-b",
+            topic=name,
+            topic_id=UUID(int=1),
+            partitions=2,
+            destination_topic=remote,
+        )
+        for name, remote in (("t", "all"), ("u", "all"), ("other", "a.other"))
+    )
+    routes = {
+        topic.topic: TopicRoute(targets=frozenset({topic.destination_name}))
+        for topic in (t, u, other)
+    }
+    pair = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("all", 0))
+    shares = flow_verification._shares([pair], routes, [t, u, other])
+    assert shares[pair.remote] == 2
+    assert shares[TopicPartition("a.other", 1)] == 1
+
+
 def test_topics_that_a_task_has_found_are_reported() -> None:
     """Goal: with bounds of their own; without a position, or with another flow's records, unseen.
 

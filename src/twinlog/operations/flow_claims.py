@@ -31,6 +31,7 @@ from twinlog.verify.job import Sides
 from twinlog.verify.map_check import MapClaim
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
+BEGIN_UNREAD: Final = "where the flow began cannot be read"
 _LATEST: Final = "latest"
 
 
@@ -99,6 +100,28 @@ def claimed_nothing(topic: MirrorTopic, partition: int) -> FlowClaim:
         taken_over=True,
         lacks=Sides(BEGIN_UNKNOWN, ""),
     )
+
+
+def unclaimed(mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str | None) -> FlowClaim:
+    """What counts as the claim of a partition without one (`FlowClaims.of`).
+
+    A flow without transactions may have begun anywhere if its maps could not be read. It may also
+    have begun since they were: with `latest` at the source's end.
+
+    Args:
+        mirror: the flow.
+        topic: the partition's topic.
+        partition: its number.
+        trouble: why the maps could not be read.
+    """
+    claim = claimed_nothing(topic, partition)
+    if mirror.kind == TRANSACTIONAL:
+        return claim
+    if trouble:
+        return replace(claim, lacks=Sides(claim.lacks.source or BEGIN_UNREAD, BEGIN_UNREAD))
+    if begins_at_end(mirror) and topic.follows_from(partition) != 0:
+        return replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
+    return claim
 
 
 def begins_at_end(mirror: Mirror) -> bool:

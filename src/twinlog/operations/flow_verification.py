@@ -18,7 +18,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.operations.flow_claims import FlowClaims, begins_at_end, claimed_nothing, read_claims
+from twinlog.operations.flow_claims import FlowClaims, begins_at_end, read_claims, unclaimed
 from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
@@ -105,13 +105,11 @@ async def plan_flow(
     target_ids = await _target_ids(destination, pairs)
     by_name = {topic.topic: topic for topic in topics}
     claimed = {
-        at: claims.of.get(at, claimed_nothing(by_name[at.topic], at.partition))
+        at: claims.of.get(at) or unclaimed(mirror, by_name[at.topic], at.partition, claims.trouble)
         for at in {pair.source for pair in pairs}
     }
     lacking, trouble = await _lacking(destination, mirror, topics, claims, claimed)
-    shares = Counter(
-        pair.remote for pair in pairs if pair.remote.topic in routes[pair.source.topic].targets
-    )
+    shares = _shares(pairs, routes, all_topics)
     bounds: dict[FlowPair, Sides[LogBounds]] = {}
     tasks: list[FlowTask] = []
     queried: list[QuerySource] = []
@@ -478,6 +476,29 @@ def _why_mixed(
         return None
     names = ", ".join(f"{other.topic} of flow {other.flow}" for other in others)
     return f"records of {names} go to {pair.remote.topic}, too, and cannot be told from its own"
+
+
+def _shares(
+    pairs: Iterable[FlowPair],
+    routes: Mapping[str, TopicRoute],
+    all_topics: Iterable[MirrorTopic],
+) -> Counter[TopicPartition]:
+    """How many partitions of the source are copied to each remote one.
+
+    Those that are not compared count, too, as do removed ones: their records are in the log.
+    """
+    targets = {
+        pair.source: pair.remote
+        for pair in pairs
+        if pair.remote.topic in routes[pair.source.topic].targets
+    }
+    others = {
+        name.source: topic.on_destination(name)
+        for topic in all_topics
+        if not routes[topic.topic].is_transformed
+        for name in topic.mirror_partitions
+    }
+    return Counter((others | targets).values())
 
 
 def _why_not(
