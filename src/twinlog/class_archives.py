@@ -56,10 +56,10 @@ def make_archive(archive: Path, title: str, train: Train, *, newer_than: float =
         train: the training run.
         newer_than: an archive that was written before is replaced (seconds since the epoch).
     """
+    if _exists(archive, newer_than):
+        return
     archive.parent.mkdir(parents=True, exist_ok=True)
     with (archive.parent / ".lock").open("w") as lock:
-        if _exists(archive, newer_than):
-            return
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _exists(archive, newer_than):
             _make(archive, title, train)

@@ -40,6 +40,10 @@ LATEST = flow(consumer_auto_offset_reset="latest")
         (LATEST, replace(TOPIC, followed_from=(5,)), None, ("", BEGAN_AT_END)),
         (flow(), replace(TOPIC, begins=(60,)), UNREAD, (BEGIN_UNKNOWN, BEGIN_UNREAD)),
         (flow(transaction_producer="true"), TOPIC, UNREAD, ("", "")),  # its positions were read
+        (
+            flow(transaction_producer="true", consumer_auto_offset_reset="latest"),
+            *(TOPIC, None, ("", BEGAN_AT_END)),
+        ),
     ],
 )
 def test_what_is_not_recorded_is_not_claimed(

@@ -318,6 +318,15 @@ def test_no_offset_stays_in_front_of_where_a_takeover_begins(
         assert not due_offsets(source, translated, logs, {A}), "once is enough"
 
 
+def test_an_offset_in_a_former_topic_s_copies_is_not_raised_over_them() -> None:
+    """Goal: a recreated topic is copied behind them, and a group there has them left to read."""
+    offsets = OffsetRuns(Ends(Offset(0), Offset(1200)))
+    copied, source = Translation(maps={A: offsets}, begins={A: 0}), {A: Committed(0)}
+    logs = {A: Log(0, 0, 1200)}
+    translated = in_source_offsets({A: Committed(100)}, copied, source, (), logs)
+    assert not due_offsets(source, translated, logs, ())
+
+
 @pytest.mark.parametrize("there", [30, 50])
 def test_of_several_rows_of_a_shared_partition_the_one_that_is_there_counts(there: int) -> None:
     """Goal: an offset that an earlier version has committed for one of them is still lowered."""

@@ -200,7 +200,7 @@ async def hand_back(
         log_ends = await _log_ends(source, [p for p in anew if p.partition < former[p.topic]])
         ahead, unclear = offsets.of_present(upto), offsets.of_recreated(log_ends)
         if own is OwnOffsets.KEEP:
-            await _require_in_log(source, ahead)
+            await _require_in_log(source, ahead | unclear)
     kept = ahead | unclear if own is OwnOffsets.KEEP else {}
     new = {one: end for one, end in (upto | starts | anew).items() if one not in kept}
     for found in recorded:
@@ -237,7 +237,7 @@ async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, in
                 f"offset {offset} of {partition}, which MirrorMaker 2 has recorded, is in front of "
                 f"the source's log, which begins at {starts[partition]}",
                 hint="--own-offsets replace hands back what the flow has copied, or where the "
-                "source's log begins",
+                "source's log begins; of a recreated topic nothing is recorded then",
             )
         if offset >= (log_end := log_ends[partition]):
             raise UserError(

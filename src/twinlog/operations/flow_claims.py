@@ -105,8 +105,8 @@ def claimed_nothing(topic: MirrorTopic, partition: int) -> FlowClaim:
 def unclaimed(mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str | None) -> FlowClaim:
     """What counts as the claim of a partition without one (`FlowClaims.of`).
 
-    A flow without transactions may have begun anywhere if its maps could not be read. It may also
-    have begun since they were: with `latest` at the source's end.
+    A flow without transactions may have begun anywhere if its maps could not be read. Any flow may
+    have begun since its claims were read: with `latest` at the source's end.
 
     Args:
         mirror: the flow.
@@ -115,9 +115,7 @@ def unclaimed(mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str |
         trouble: why the maps could not be read.
     """
     claim = claimed_nothing(topic, partition)
-    if mirror.kind == TRANSACTIONAL:
-        return claim
-    if trouble:
+    if trouble and mirror.kind != TRANSACTIONAL:  # whose positions were read
         return replace(claim, lacks=Sides(claim.lacks.source or BEGIN_UNREAD, BEGIN_UNREAD))
     if begins_at_end(mirror) and topic.follows_from(partition) != 0:
         return replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))

@@ -488,17 +488,17 @@ def _shares(
     Those that are not compared count, too, as do removed ones: their records are in the log.
     """
     targets = {
-        pair.source: pair.remote
+        (pair.source, pair.remote)
         for pair in pairs
         if pair.remote.topic in routes[pair.source.topic].targets
     }
     others = {
-        name.source: topic.on_destination(name)
+        (name.source, topic.on_destination(name))
         for topic in all_topics
         if not routes[topic.topic].is_transformed
         for name in topic.mirror_partitions
     }
-    return Counter((others | targets).values())
+    return Counter(remote for _, remote in targets | others)
 
 
 def _why_not(

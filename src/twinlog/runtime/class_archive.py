@@ -6,15 +6,18 @@ Nodes and flows use the archive where it exists (session.py). They do not create
 more than the first start would gain.
 """
 
+import os
 import subprocess
 import sys
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from twinlog.class_archives import make_archive
 from twinlog.java import JavaError
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import TwinlogError
 from twinlog.runtime.session import class_archive, map_tasks, spark_jars, start_spark, stop_spark
 
 _END_S = 600.0
@@ -27,12 +30,24 @@ WHERE length(value) > 0 GROUP BY 1 ORDER BY 1
 """What flows ask of SQL: texts, JSON, numbers, groups."""
 
 
+class _Failed(Exception):
+    """The JVM has written no archive, or perhaps not the whole one."""
+
+
 def main() -> int:
     """Create the archive, unless there is one; the exit status is 1 if Spark cannot start."""
     try:
         archive = class_archive()
         make_archive(archive, "Spark", _train, newer_than=spark_jars().stat().st_mtime)
-    except (JavaError, UserError, OSError, subprocess.TimeoutExpired) as error:
+    except (
+        JavaError,
+        TwinlogError,
+        Py4JError,
+        PySparkException,
+        OSError,
+        subprocess.SubprocessError,
+        _Failed,
+    ) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{archive}\n")
@@ -41,6 +56,8 @@ def main() -> int:
 
 def _train(flags: tuple[str, ...]) -> None:
     """Run a job in Python and a query, and wait until the JVM has written the archive."""
+    # The JVM writes no archive if a folder with files is in its class path.
+    os.environ.pop("SPARK_CONF_DIR", None)
     spark = start_spark("local[1]", {"spark.log.level": "OFF"}, jvm_flags=flags)
     try:
         map_tasks(spark, str, [0])
@@ -52,7 +69,8 @@ def _train(flags: tuple[str, ...]) -> None:
         gateway: Any = spark._gateway  # noqa: SLF001 - no public way
         stop_spark(spark)
         gateway.proc.stdin.close()  # the end of its input ends the JVM
-    gateway.proc.wait(_END_S)
+    if status := gateway.proc.wait(_END_S):
+        raise _Failed(f"the JVM has ended with status {status}")
 
 
 if __name__ == "__main__":

@@ -129,9 +129,9 @@ def start_spark(
         _check_secret(master, conf)
     _reach(master)
     try:
+        first = archive_flags(class_archive()) if jvm_flags is None else jvm_flags
         # The shim leaves out a JVM module that is not needed and that causes a warning.
         os.environ["JAVA_HOME"] = str(write_shim(find_java().executable).parents[1])
-        first = archive_flags(class_archive()) if jvm_flags is None else jvm_flags
     except JavaError as error:
         raise UserError(str(error)) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

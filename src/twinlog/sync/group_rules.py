@@ -313,7 +313,9 @@ def in_source_offsets(
             translated[partition] = copy._replace(offset=max(copy.offset, offset + 1))
     for partition in translated.keys() & translation.begins.keys():
         begin = translation.begins[partition]
-        if committed[partition].offset < translation.offsets(partition).to_destination(begin):
+        # From 0 on a recreated topic is copied: what is in front is of the former one, unread.
+        in_front = translation.offsets(partition).to_destination(begin)
+        if begin > 0 and committed[partition].offset < in_front:
             below = min(translated[partition].offset, begin - 1)
             translated[partition] = translated[partition]._replace(offset=below)
     for partition in translated.keys() & logs.keys():
