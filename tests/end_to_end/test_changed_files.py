@@ -117,6 +117,7 @@ class Changed:
         until(state, SECONDS, f"{name} STOPPED", good=lambda found: found == "STOPPED")
 
 
+@pytest.mark.long
 def test_a_flow_copies_what_its_present_file_selects(
     stage: Stage, topic: str, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_flow_copies_what_its_present_file_selects(
         assert "twinlog flows delete --flow" in done.errors
 
 
+@pytest.mark.long
 def test_a_throttle_outlasts_a_start(
     stage: Stage, topic: str, tmp_path: Path, metrics_address: str
 ) -> None:

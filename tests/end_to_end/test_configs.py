@@ -98,6 +98,7 @@ def test_required_topic_settings_are_reset_at_the_failover(world: Stage, topic: 
     assert has(destination, topic, {**ITS_OWN, "compression.type": "lz4"})
 
 
+@pytest.mark.long
 def test_log_append_time_on_the_destination_fails_the_partition(world: Stage, topic: str) -> None:
     """With LogAppendTime at the destination records are altered, until that is changed back."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers

@@ -150,6 +150,7 @@ def test_a_denied_topic_does_not_delay_the_failover_of_other_topics(node: Place)
     librdkafka_tools.until_written(denied, node.destination.as_alice())
 
 
+@pytest.mark.long
 def test_a_denied_topic_does_not_delay_the_gaps_of_other_topics(node: Place) -> None:
     """It is FAILED, for a gap that may not be filled; gaps of the others are filled anyway."""
     topics = one, two, denied = [f"{PREFIX}-gaps-{name}" for name in ("one", "two", "denied")]

@@ -346,6 +346,7 @@ def test_what_is_not_copied_yet_and_what_is_lost_is_said(stage: Stage, topic: st
     assert first["target"]["offset"] == place
 
 
+@pytest.mark.long
 def test_each_copy_is_translated_when_a_busy_flow_was_paused_or_its_node_stopped(
     stage: Stage, topic: str
 ) -> None:
@@ -512,6 +513,7 @@ def test_a_flow_is_not_deleted_while_no_node_runs(stage: Stage, topic: str) -> N
     assert again["removed"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("alias", "more"), [("f", ()), ("g", ("transaction.producer=true",))])
 def test_a_flow_that_was_forgotten_begins_anew(
     stage: Stage, topic: str, alias: str, more: Sequence[str]

@@ -73,6 +73,7 @@ def heartbeats(servers: str, topic: str) -> list[Heartbeat]:
     return found
 
 
+@pytest.mark.long
 def test_the_end_of_a_chain_sees_the_heartbeats_of_its_beginning(
     clusters: dict[str, LocalCluster], tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def ends(stage: Stage, topic: str) -> list[int]:
     return [found[topic, 0], found[topic, 1]]
 
 
+@pytest.mark.long
 def test_a_resumed_topic_continues_at_the_same_offsets(life: Stage, topic: str) -> None:
     """While it is paused nothing is copied; then it continues, at the same offsets."""
     mirrored(life, topic)
@@ -121,6 +122,7 @@ def test_a_resumed_topic_continues_at_the_same_offsets(life: Stage, topic: str) 
     assert life.verify("--topic", topic).status == 0
 
 
+@pytest.mark.long
 def test_a_paused_topic_stays_paused_under_a_new_owner(life: Stage, topic: str) -> None:
     """A paused topic stays paused when its owner dies, and the next owner resumes it."""
     mirrored(life, topic)
@@ -141,6 +143,7 @@ def test_a_paused_topic_stays_paused_under_a_new_owner(life: Stage, topic: str) 
     assert life.verify("--topic", topic).status == 0
 
 
+@pytest.mark.long
 def test_a_deleted_destination_topic_fails_alone(life: Stage, topic: str) -> None:
     """It was deleted on the destination; a new owner fails its partitions alone."""
     gone, kept = f"{topic}-gone", f"{topic}-kept"
@@ -391,6 +394,7 @@ def keys(servers: str, topic: str) -> dict[str, str | None]:
     return found
 
 
+@pytest.mark.long
 def test_stale_keys_are_repaired(life: Stage, fresh_name: Callable[[str], str]) -> None:
     """Goal: E2: by tombstones, or by a rebuild, as docs/operations/verifying.md describes."""
     few, many = fresh_name("few"), fresh_name("many")

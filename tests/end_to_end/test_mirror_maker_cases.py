@@ -526,7 +526,7 @@ CASES = (
 
 
 # A condition costs more than a minute. Each of these is tested elsewhere, too; `killed` renames.
-_LONG = {"renamed", "tls", "exactly-once"}
+_LONG = {"renamed", "identity", "tls", "exactly-once"}
 
 
 @pytest.fixture(scope="module")

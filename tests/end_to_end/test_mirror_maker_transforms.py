@@ -291,6 +291,7 @@ def version_of(number: int) -> int:
     return 0 if number % 3 == 0 else 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how",
     # Each takes a minute or more; one of them runs for each change.

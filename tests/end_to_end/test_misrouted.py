@@ -15,6 +15,7 @@ TOPIC = "orders"
 """The load's transactions."""
 
 
+@pytest.mark.long
 def test_a_mirror_writes_nothing_to_the_cluster_that_has_got_an_address(tmp_path: Path) -> None:
     """Goal: the source, which has the same topics, gets nothing; then the mirror goes on.
 

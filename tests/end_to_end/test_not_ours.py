@@ -75,6 +75,7 @@ def removed(stage: Stage, topic: str) -> None:
         librdkafka_tools.await_state(stage, topic, partition, "STOPPED")
 
 
+@pytest.mark.long
 def test_a_recreated_destination_topic_is_failed_for_good(world: Stage, topic: str) -> None:
     """FAILED for good, under load and after a restart; nothing is ever written to it."""
     again, kept = f"{topic}-again", f"{topic}-kept"

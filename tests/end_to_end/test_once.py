@@ -64,6 +64,7 @@ def test_records_deleted_before_they_were_mirrored_are_skipped(alone: Stage, top
     assert verified.status == 0, verified
 
 
+@pytest.mark.long
 def test_a_single_run_finds_partitions_that_the_source_has_gained(alone: Stage, topic: str) -> None:
     """Goal: it ends only after a refresh, also if all that was known before is mirrored."""
     servers = alone.source.bootstrap_servers

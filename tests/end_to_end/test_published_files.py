@@ -246,6 +246,7 @@ def test_the_file_of_kip_382_copies_in_both_directions(
             }
 
 
+@pytest.mark.long
 def test_the_properties_of_kip_382_copy_in_one_direction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

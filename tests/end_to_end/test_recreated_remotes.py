@@ -114,6 +114,7 @@ def numbers(stage: Stage, topic: str, first: int) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.long
 def test_a_flow_goes_on_in_recreated_remote_topics(
     stage: Stage, topic: str, metrics_address: str
 ) -> None:
@@ -190,6 +191,7 @@ def shown(stage: Stage) -> Mapping[str, TopicMetadata]:
     return admin.list_topics(timeout=60).topics
 
 
+@pytest.mark.long
 def test_a_deleted_remote_topic_is_created_again_with_continue(
     stage: Stage, topic: str, metrics_address: str
 ) -> None:

@@ -137,6 +137,7 @@ def first_read(servers: str, group: str, remote: TopicPartition) -> tuple[int, i
     return message.offset(), json.loads(message.value())["number"]
 
 
+@pytest.mark.long
 def test_groups_go_on_at_their_next_record_in_a_routed_topic(
     stage: Stage, topic: str, tmp_path: Path
 ) -> None:

@@ -627,6 +627,7 @@ def values(servers: str, topic: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_an_aborted_switchover_restores_all_rights(place: Place) -> None:
     """All rights are restored after switchovers that are killed, too slow, interrupted or refused.
 
@@ -748,6 +749,7 @@ def test_a_topic_without_describe_right_is_not_reported_as_missing(place: Place)
     asyncio.run(body())
 
 
+@pytest.mark.long
 def test_a_changed_source_password_is_used_without_further_action(place: Place) -> None:
     """Changed at the source and behind the reference: no other action is needed."""
     topic, servers = f"{PREFIX}-scram-256", place.source.local.bootstrap_servers

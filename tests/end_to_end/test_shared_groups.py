@@ -181,6 +181,7 @@ class Groups:
                 )
 
 
+@pytest.mark.long
 def test_groups_skip_nothing_in_a_common_topic(stage: Stage) -> None:
     """Goal: issue 19, 4: each unread record of each topic is behind where the group goes on."""
     seed = random.SystemRandom().randrange(1 << 32)

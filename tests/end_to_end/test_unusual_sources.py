@@ -144,6 +144,7 @@ def prove_or_refused(stage: Stage, topics: Collection[str], *reasons: str) -> No
     assert stage.verify().status != 0, "the same, although something is not there"
 
 
+@pytest.mark.long
 def test_large_records_of_a_source_with_a_quota_are_mirrored(
     stage: Stage, by_chance: Chance
 ) -> None:
@@ -172,7 +173,9 @@ SLOW = {"remote.fetch.max.wait.ms": "1"}
 WINDOW = {"remote.log.manager.fetch.quota.window.num": "2"}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.long), "slow", "quota"])
+@pytest.mark.parametrize(
+    "kind", ["slow", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("plain", "quota"))]
+)
 def test_a_source_with_tiered_storage_is_mirrored(
     stage: Stage, by_chance: Chance, tmp_path: Path, kind: str
 ) -> None:

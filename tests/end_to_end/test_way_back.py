@@ -25,6 +25,7 @@ def begin(stage: Stage, name: str, source: LocalCluster, destination: LocalClust
     stage.start_node(name, "--lanes", "1")
 
 
+@pytest.mark.long
 def test_producers_may_write_to_exactly_one_cluster(
     secured_pair: tuple[Secured, Secured], topic: str, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_flow_with_a_query_is_the_same_although_its_lane_was_killed(
     assert (name, partition, reason) == (remote, 0, f"remote log: {FOREIGN}")
 
 
+@pytest.mark.long
 def test_a_map_is_compared_with_its_own_log_alone(pair: Pair, tmp_path: Path) -> None:
     """Goal: a row that goes where none may stops the flow; what is before it is right."""
     sql = "SELECT record, if(value.number = 8, concat('vip-', topic), topic) AS topic FROM records"
@@ -258,6 +259,7 @@ def test_what_cannot_be_judged_is_not_seen(pair: Pair, tmp_path: Path) -> None:
     ], "19 is not in the table now"
 
 
+@pytest.mark.long
 def test_records_go_to_other_partitions(pair: Pair) -> None:
     """Goal: partitions that the query chooses; a record in a wrong one is found."""
     query = {

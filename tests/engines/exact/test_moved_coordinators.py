@@ -89,6 +89,7 @@ class Stop:
         return await log_end(self.bench, partition)
 
 
+@pytest.mark.long
 def test_nothing_is_written_after_a_stop_whose_coordinator_moves(trio: LocalCluster) -> None:
     """Goal: a partition that is reported as fenced has all of its control records."""
 

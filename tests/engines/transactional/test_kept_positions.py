@@ -46,6 +46,7 @@ def forgetful(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_a_position_that_is_located_again_and_again_is_not_forgotten(
     forgetful: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def abort_next(pair: Pair, mirror: str, topic: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_target_that_has_lost_only_the_marker_of_a_transaction_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def four_routed(pair: Pair, topic: str) -> None:
     copied(pair, topic, 0, "4")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("running", [True, False])
 def test_a_routed_topic_that_has_lost_committed_records_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path, running: bool
@@ -255,6 +257,7 @@ def delete(servers: str, topic: str) -> None:
     until(lambda: topic not in admin.list_topics(timeout=120).topics, SECONDS, "the deletion")
 
 
+@pytest.mark.long
 def test_a_routed_topic_that_was_recreated_is_failed(pair: Pair, tmp_path: Path) -> None:
     """Goal: the id tells it, though the new topic is longer and the flow writes nothing to it."""
     mirror, topic = new_flow(pair, ROUTE)

@@ -147,7 +147,9 @@ def check_map(pair: Pair, flow: str, topic: str, partition: int, *, start: int =
 
 
 @pytest.mark.parametrize(
-    "transforms", [DROPPING, pytest.param(QUERY, marks=pytest.mark.spark)], ids=["chain", "query"]
+    "transforms",
+    [DROPPING, pytest.param(QUERY, marks=[pytest.mark.spark, pytest.mark.long])],
+    ids=["chain", "query"],
 )
 def test_each_offset_is_translated_though_lanes_are_killed(
     pair: Pair, tmp_path: Path, transforms: dict[str, str]

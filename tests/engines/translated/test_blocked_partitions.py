@@ -386,6 +386,7 @@ async def coordinator_of(cluster: LocalCluster, group: str) -> int:
         return await kafka.coordinators.find(Coordinator.GROUP, group)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 def test_a_target_that_lacks_a_broker_does_not_stop_what_has_its_replicas(

@@ -79,7 +79,9 @@ def translated(
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "killed"])
+@pytest.mark.parametrize(
+    "running", [pytest.param(True, marks=pytest.mark.long), False], ids=["running", "killed"]
+)
 @pytest.mark.parametrize("foreign", [(), ("x", "y", "z")], ids=["shorter", "refilled"])
 def test_a_flow_that_passes_losses_goes_on(
     fragile: LocalCluster,

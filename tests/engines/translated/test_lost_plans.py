@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 LOST = "nothing of a former owner is stored"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", [0, 2], ids=["emptied", "the first owner's traces are left"])
 def test_no_later_owner_copies_again_what_is_not_recorded_any_more(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path, keep: int

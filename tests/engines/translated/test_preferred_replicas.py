@@ -326,6 +326,7 @@ def test_a_partition_whose_leader_is_not_known_is_not_read() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["plain", "transactional"])

@@ -27,7 +27,9 @@ from twinlog.store.recorded_maps import read_ends
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module", params=[DEFAULT_VERSION, OLD_VERSION])
+@pytest.fixture(
+    scope="module", params=[DEFAULT_VERSION, pytest.param(OLD_VERSION, marks=pytest.mark.long)]
+)
 def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
