@@ -46,7 +46,13 @@ def hasty_kafka(
         yield cluster
 
 
-@pytest.fixture(scope="module", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("4.3.1", marks=pytest.mark.broker),
+        pytest.param("3.9.1", marks=[pytest.mark.broker, pytest.mark.long]),
+    ],
+)
 def own_trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
