@@ -1,21 +1,19 @@
 """Twin of twinlog.operations.flow_claims: what counts where nothing is recorded."""
 
-import asyncio
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from written_flows import compare_logs
 from written_logs import WrittenLog
 
-from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.flow import flow_properties
 from twinlog.operations.flow_claims import BEGAN_AT_END, BEGIN_UNREAD, unclaimed
 from twinlog.store.config_records import Mirror, MirrorTopic
-from twinlog.verify.flow_job import BEGIN_UNKNOWN, FlowComparison, FlowPair, FlowTask
+from twinlog.verify.flow_job import BEGIN_UNKNOWN
 from twinlog.verify.job import Sides
 
 TOPIC = MirrorTopic(mirror="a-to-b", topic="t", topic_id=UUID(int=1), partitions=1)
-PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
 UNREAD = "it cannot be read: gone"
 
 
@@ -65,17 +63,9 @@ def test_a_right_copy_does_not_differ(
     mirror: Mirror, trouble: str | None, source: str, remote: str, unseen: tuple[int, int]
 ) -> None:
     """Goal: what the flow has not copied on purpose is not seen, and not lost or foreign."""
-    logs = Sides(WrittenLog().records(source), WrittenLog().records(remote))
-    task = FlowTask(
-        source={},
-        destination={},
-        cluster_ids=Sides("s", "d"),
-        topic_ids=Sides(UUID(int=1), UUID(int=2)),
-        pair=PAIR,
-        bounds=Sides(logs.source.bounds, logs.destination.bounds),
-        claim=unclaimed(mirror, TOPIC, 0, trouble),
-    )
-    result = asyncio.run(FlowComparison(task, lambda: Sides(logs.source, logs.destination)).run())
+    claim = unclaimed(mirror, TOPIC, 0, trouble)
+    logs = (WrittenLog().records(source), WrittenLog().records(remote))
+    result = compare_logs(*logs, claim)
     found = (result.source, result.remote)
     assert not any(tally.differences for tally in found)
     assert tuple(sum(end - at for at, end, _ in tally.unseen) for tally in found) == unseen

@@ -1,16 +1,15 @@
 """`flow_job`: two logs that are compared by their records, on logs that are written down."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_flows import compare_logs
 from written_logs import WrittenLog
 
-from twinlog.kafka.types import Offset, TopicPartition
+from twinlog.kafka.types import Offset
 from twinlog.mirror.offset_runs import Ends, Run, encode_runs
 from twinlog.verify import flow_walk
 from twinlog.verify.flow_job import (
@@ -21,17 +20,12 @@ from twinlog.verify.flow_job import (
     REPEATED,
     FlowClaim,
     FlowCompared,
-    FlowComparison,
-    FlowPair,
-    FlowTask,
 )
 from twinlog.verify.flow_walk import nearest
 from twinlog.verify.job import OPEN_TRANSACTION, Sides
 from twinlog.verify.log_view import Kind
 from twinlog.verify.map_check import LOST_COPIES, MapClaim
 from twinlog.verify.verdict import DifferenceKind, Tally
-
-PAIR = FlowPair("a-to-b", TopicPartition("t", 0), TopicPartition("a.t", 0))
 
 
 def compare(
@@ -43,18 +37,11 @@ def compare(
     in_transactions: bool = False,
 ) -> FlowCompared:
     """Compare two logs; check that each offset has one class."""
-    bounds = remote.bounds
-    task = FlowTask(
-        source={},
-        destination={},
-        cluster_ids=Sides("s", "d"),
-        topic_ids=Sides(UUID(int=1), UUID(int=2)),
-        pair=PAIR,
-        bounds=Sides(source.bounds, bounds._replace(high_watermark=remote.end + open_offsets)),
-        claim=claim or FlowClaim(end=source.end),
+    result = compare_logs(
+        *(source, remote, claim or FlowClaim(end=source.end)),
+        open_offsets=open_offsets,
         in_transactions=in_transactions,
     )
-    result = asyncio.run(FlowComparison(task, lambda: Sides(source, remote)).run())
     assert result.source.length + result.behind == source.end - source.start
     lengths = {end - remote.start for end in (remote.end, remote.end + open_offsets)}
     assert result.remote.length in lengths

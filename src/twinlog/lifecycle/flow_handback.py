@@ -197,7 +197,7 @@ async def hand_back(
             if topic.topic in former
             for partition in topic.mirror_partitions
         }
-        log_ends = await _log_ends(source, [p for p in anew if p.partition < former[p.topic]])
+        log_ends = await _log_offsets(source, [p for p in anew if p.partition < former[p.topic]])
         ahead, unclear = offsets.of_present(upto), offsets.of_recreated(log_ends)
         if own is OwnOffsets.KEEP:
             await _require_in_log(source, ahead | unclear)
@@ -229,7 +229,7 @@ async def _require_in_log(source: KafkaCluster, kept: Mapping[TopicPartition, in
             `latest`, all that the log has.
         TwinlogError: not now.
     """
-    log_ends = await _log_ends(source, kept)
+    log_ends = await _log_offsets(source, kept)
     starts = await _later_starts(source, {one: offset + 1 for one, offset in kept.items()})
     for partition, offset in sorted(kept.items()):
         if partition in starts:
@@ -260,11 +260,11 @@ async def _later_starts(
         TwinlogError: a leader does not tell it.
     """
     wanted = [partition for partition, end in upto.items() if end > 0]
-    starts = await _log_ends(source, wanted, OffsetSpec.EARLIEST)
+    starts = await _log_offsets(source, wanted, OffsetSpec.EARLIEST)
     return {one: start for one, start in starts.items() if start > upto[one]}
 
 
-async def _log_ends(
+async def _log_offsets(
     source: KafkaCluster,
     partitions: Collection[TopicPartition],
     which: OffsetSpec = OffsetSpec.LATEST,
@@ -274,12 +274,13 @@ async def _log_ends(
     Raises:
         TwinlogError: a leader does not tell it.
     """
-    ends: dict[TopicPartition, int] = {}
+    what = "start" if which is OffsetSpec.EARLIEST else "end"
+    offsets: dict[TopicPartition, int] = {}
     for partition, answer in (await list_offsets(source, list(partitions), which)).items():
         if isinstance(answer, Refusal):
-            raise answer.error("read the source's log end", topic=partition.topic)
-        ends[partition] = answer.offset
-    return ends
+            raise answer.error(f"read the source's log {what}", topic=partition.topic)
+        offsets[partition] = answer.offset
+    return offsets
 
 
 def _upto(
@@ -414,7 +415,7 @@ async def _require_on_source(
         for partition, last in ends.items()
         if last.end > 0 and last.epoch != UNKNOWN_EPOCH
     }
-    log_ends = await _log_ends(source, wanted)
+    log_ends = await _log_offsets(source, wanted)
     for partition, end in sorted(wanted.items()):
         if end > (log_end := log_ends[partition]):
             reason = f"up to offset {end}; on the source, the log ends at {log_end}"

@@ -89,21 +89,10 @@ async def read_claims(
     )
 
 
-def claimed_nothing(topic: MirrorTopic, partition: int) -> FlowClaim:
-    """What is claimed of a partition of which nothing is recorded."""
-    begin = topic.begin(partition)
-    if begin is None:
-        return FlowClaim()
-    return FlowClaim(
-        begin=Ends(Offset(begin), Offset(0)),
-        end=begin,
-        taken_over=True,
-        lacks=Sides(BEGIN_UNKNOWN, ""),
-    )
-
-
-def unclaimed(mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str | None) -> FlowClaim:
-    """What counts as the claim of a partition without one (`FlowClaims.of`).
+def unclaimed(
+    mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str | None = None
+) -> FlowClaim:
+    """What counts as the claim of a partition of whose begin nothing is recorded.
 
     A flow without transactions may have begun anywhere if its maps could not be read. Any flow may
     have begun since its claims were read: with `latest` at the source's end.
@@ -114,9 +103,17 @@ def unclaimed(mirror: Mirror, topic: MirrorTopic, partition: int, trouble: str |
         partition: its number.
         trouble: why the maps could not be read.
     """
-    claim = claimed_nothing(topic, partition)
+    claim, begin = FlowClaim(), topic.begin(partition)
+    if begin is not None:
+        claim = FlowClaim(
+            begin=Ends(Offset(begin), Offset(0)),
+            end=begin,
+            taken_over=True,
+            lacks=Sides(BEGIN_UNKNOWN, ""),
+        )
     if trouble and mirror.kind != TRANSACTIONAL:  # whose positions were read
         return replace(claim, lacks=Sides(claim.lacks.source or BEGIN_UNREAD, BEGIN_UNREAD))
+    # One that is followed from its first record on was there whole.
     if begins_at_end(mirror) and topic.follows_from(partition) != 0:
         return replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
     return claim
@@ -170,10 +167,7 @@ async def _committed(
                 position.metadata and topic_id_text(topic.topic_id) not in position.metadata
             ):
                 continue
-            claim = claimed_nothing(topic, name.partition)
-            # One that is followed from its first record on was there whole.
-            if begins_at_end(mirror) and topic.follows_from(name.partition) != 0:
-                claim = replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
+            claim = unclaimed(mirror, topic, name.partition)
             claims[name.source] = replace(claim, end=position.offset)
     return claims
 

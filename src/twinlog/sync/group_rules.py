@@ -311,16 +311,16 @@ def in_source_offsets(
         copy, offset = translated[partition], source[partition].offset
         if committed[partition].offset > translation.offsets(partition).to_destination(offset):
             translated[partition] = copy._replace(offset=max(copy.offset, offset + 1))
-    for partition in translated.keys() & translation.begins.keys():
-        begin = translation.begins[partition]
-        # From 0 on a recreated topic is copied: what is in front is of the former one, unread.
-        in_front = translation.offsets(partition).to_destination(begin)
-        if begin > 0 and committed[partition].offset < in_front:
-            below = min(translated[partition].offset, begin - 1)
-            translated[partition] = translated[partition]._replace(offset=below)
-    for partition in translated.keys() & logs.keys():
-        if committed[partition].offset < logs[partition].start_there:
-            below = min(translated[partition].offset, logs[partition].start - 1)
+    # From 0 on a recreated topic is copied: what is in front is of the former one, unread.
+    starts = [
+        (partition, translation.offsets(partition).to_destination(begin), begin)
+        for partition, begin in translation.begins.items()
+        if begin > 0
+    ]
+    starts += [(partition, log.start_there, log.start) for partition, log in logs.items()]
+    for partition, place, start in starts:
+        if partition in translated and committed[partition].offset < place:
+            below = min(translated[partition].offset, start - 1)
             translated[partition] = translated[partition]._replace(offset=below)
     return {**committed, **translated}
 
