@@ -55,6 +55,28 @@ def test_spark_writes_nothing_to_the_terminal() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+_LOGGED = """
+from twinlog.runtime.session import start_spark, stop_spark
+
+spark = start_spark("local[1]", {})
+for name in ("TaskContextImpl", "executor.Executor"):
+    logger = spark._jvm.org.apache.logging.log4j.LogManager.getLogger(f"org.apache.spark.{name}")
+    logger.error("has failed")
+stop_spark(spark)
+"""
+
+
+@pytest.mark.spark
+def test_what_tasks_of_a_cancelled_job_cannot_release_is_not_shown() -> None:
+    """About each fourth stop of Spark printed a stack trace behind twinlog's own error."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOGGED], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("ERROR spark Executor: has failed")
+
+
 _ATTACKED = r"""
 import os, socket, stat, struct
 from pathlib import Path
