@@ -164,8 +164,18 @@ class Two:
         assert found == list(wanted)
 
     def commit(self, cluster: LocalCluster, group: str, topic: str, record: int) -> None:
-        """Commit that the group's next record is this one, counted from 0 (or behind the last)."""
-        found = places(cluster, topic)
+        """Commit that the group's next record is this one, counted from 0 (or behind the last).
+
+        A transaction's end is answered before its markers are written: until then, its records are
+        not seen.
+        """
+        found = until(
+            lambda: places(cluster, topic),
+            SECONDS,
+            f"{record} records in {topic}",
+            good=lambda seen: len(seen) >= record,
+            pause=PAUSE,
+        )
         offset = found[record] if record < len(found) else found[-1] + 1
         librdkafka_tools.commit(cluster.bootstrap_servers, group, topic, {0: offset})
 
