@@ -50,8 +50,8 @@ chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ON
 
 test: lint test-fast test-brokers ## everything that a change has to pass
 
-long: setup ## what takes too long for each change: cases over TLS, Avro, handing back, Spark beside a lane killed, six clusters
-	$(BIN)/pytest -m long
+long: setup ## what takes too long for each change: most conditions of the cases, Kafka 3.9.1, Avro, handing back (1 hour)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long
 
 torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]
 	PYTHONPATH=tests/support $(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)
