@@ -168,6 +168,11 @@ def test_a_record_is_not_routed_to_what_is_no_topic(topic: str) -> None:
         ({"value.converter": "AvroConverter"}, "expected one of ByteArrayConverter"),
         ({"value.converter.schemas.enable": "true"}, "expected false"),
         ({"value.converter.schemas.enable": "x"}, "true or false"),
+        ({"value.converter.schema.enable": "x"}, "unknown property"),
+        (
+            {"key.converter": "StringConverter", "key.converter.converter.encoding": "ISO-8859-1"},
+            "expected UTF-8",
+        ),
     ],
 )
 def test_wrong_properties_are_refused(change: dict[str, str], error: str) -> None:

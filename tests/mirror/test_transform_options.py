@@ -17,6 +17,15 @@ def test_what_is_right_is_returned_and_nothing_is_refused() -> None:
     options.finish()
 
 
+def test_values_are_trimmed_as_java_does() -> None:
+    """A properties file keeps white space at the end of a value, and `ConfigDef` removes it."""
+    options = TransformOptions("t.x.", {"a": " id \t\n\x00", "b": "\u00a0", "blank": " "})
+    assert options.required("a") == "id"
+    assert options.required("b") == "\u00a0"
+    assert options.required("blank") == ""
+    assert [wrong.name for wrong in options.wrong] == ["t.x.blank"]
+
+
 def test_all_mistakes_are_noted_with_their_properties() -> None:
     """Goal: reading goes on behind a mistake, with something harmless."""
     options = TransformOptions("t.x.", {"list": "b,,c", "flag": "perhaps", "wanted": ""})

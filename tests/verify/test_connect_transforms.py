@@ -231,7 +231,9 @@ def test_predicates_select_what_is_dropped(*, negate: bool) -> None:
         ("HasHeaderKey", {"name": "h"}, record(headers=(("hh", None),)), "A.orders", False),
         ("RecordIsTombstone", {}, record(), "A.orders", True),
         ("RecordIsTombstone", {}, record(b"null"), "A.orders", True),
-        ("RecordIsTombstone", {}, record(b""), "A.orders", False),
+        ("RecordIsTombstone", {}, record(b""), "A.orders", True),
+        ("RecordIsTombstone", {}, record(b"{}"), "A.orders", False),
+        ("HasHeaderKey", {"name": "h \n"}, record(headers=(("h", None),)), "A.orders", True),
     ]
     for name, properties, given_record, topic, holds in cases:
         values = {
@@ -310,7 +312,7 @@ def test_no_record_goes_elsewhere(steps: list[str], headers: set[int]) -> None:
 
 
 def test_what_cannot_be_transformed_is_an_error() -> None:
-    for bad in (b"{", b"[1]", b'"x"', b"1", b"\xff", b""):
+    for bad in (b"{", b"[1]", b'"x"', b"1", b"\xff", b"\x0b"):
         with pytest.raises(NotTransformable, match="transform t: the value is no"):
             expected(one("MaskField$Value", fields="a"), record(bad))
     with pytest.raises(NotTransformable, match="same name"):

@@ -16,7 +16,7 @@ In MirrorMaker 2 a transform sees the remote topic's name (`A.orders`), and the 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final, NamedTuple
 
 from twinlog.mirror.date_patterns import date_format
@@ -29,6 +29,7 @@ from twinlog.mirror.record_converters import (
     kind_of,
     plain_text,
 )
+from twinlog.mirror.setting_values import MAX_LONG
 from twinlog.mirror.transform_options import TransformOptions
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -38,6 +39,10 @@ _JSON_CLASS: Final = "org.apache.kafka.connect.json.JsonConverter"
 FORMER_OPTIONS: Final[Mapping[str, str]] = {"blacklist": "exclude", "whitelist": "include"}
 """Properties of `ReplaceField` until Kafka 3.9; the present name counts if it names a field."""
 PREDICATES_PACKAGE: Final = "org.apache.kafka.connect.transforms.predicates."
+_OPTIONALITY: Final = re.compile(r"[?!]\Z")
+"""Behind the name of a field that is inserted; without a schema it means nothing."""
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
 
 class Part:
@@ -68,9 +73,10 @@ class Part:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is null, or the JSON text `null`."""
-        is_json_null = self._converter is JSON and (self._raw or b"").strip() == b"null"
-        return self.data is None if self._raw is None else is_json_null
+        """Whether it is null: for Connect's JSON, also the text `null`, and no text at all."""
+        if self._raw is None:
+            return self.data is None
+        return self._converter is JSON and self._raw.strip(b" \t\r\n") in {b"", b"null"}
 
     @property
     def is_json(self) -> bool:
@@ -148,9 +154,9 @@ VALUE: Final = _Side("value")
 
 def _regex_router(options: TransformOptions) -> Transform:
     pattern = _pattern(options, "regex")
-    options.required("replacement")
+    replacement = options.required("replacement")
     # Which groups there are is known only of a valid expression.
-    pieces = [] if options.wrong else _replacement(options, pattern)
+    pieces = [] if options.wrong else _pieces(options, replacement, pattern)
 
     def route(record: FlowRecord) -> FlowRecord:
         if pattern.fullmatch(record.topic) is None:
@@ -176,10 +182,12 @@ def _pattern(options: TransformOptions, name: str) -> re.Pattern[str]:
     return pattern
 
 
-def _replacement(options: TransformOptions, pattern: re.Pattern[str]) -> Sequence[str | int]:
+def _pieces(
+    options: TransformOptions, text: str, pattern: re.Pattern[str]
+) -> Sequence[str | int]:
     r"""Java's replacement: `$1` is a group, `\x` the character x. Numbers of groups, and texts."""
     name = "replacement"
-    text, pieces, at = options.values[name], list[str | int](), 0
+    pieces, at = list[str | int](), 0
     while at < len(text):
         character = text[at]
         at += 1
@@ -230,7 +238,7 @@ def _timestamp_router(options: TransformOptions) -> Transform:
 
 def _insert_field(options: TransformOptions, side: _Side) -> Transform:
     topic, partition, timestamp, static = (
-        (options.text(f"{name}.field") or "").removesuffix("?").removesuffix("!")
+        _OPTIONALITY.sub("", options.text(f"{name}.field") or "")
         for name in ("topic", "partition", "timestamp", "static")
     )
     value = options.text("static.value")
@@ -323,13 +331,12 @@ def _masked(data: Data, replacement: str | None) -> Data:
         return replacement
     if isinstance(data, bool) or not isinstance(data, int | Decimal):
         raise TransformError(f"MaskField cannot replace {kind_of(data)} by a text")
-    try:
-        number = int(replacement) if isinstance(data, int) else Decimal(replacement)
-    except (ValueError, InvalidOperation) as error:
-        raise TransformError(f"MaskField's replacement {replacement!r} is no number") from error
-    if isinstance(number, Decimal) and not number.is_finite():
-        raise TransformError(f"MaskField's replacement {replacement!r} is no JSON number")
-    return number
+    if isinstance(data, int):
+        if _WHOLE.fullmatch(replacement) and -MAX_LONG - 1 <= int(replacement) <= MAX_LONG:
+            return int(replacement)
+    elif _DECIMAL.fullmatch(replacement):
+        return Decimal(replacement)
+    raise TransformError(f"MaskField's replacement {replacement!r} is no number of this type")
 
 
 def _value_to_key(options: TransformOptions) -> Transform:

@@ -20,6 +20,7 @@ MAX_SECONDS: Final = MAX_LONG // 1000
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _TOPIC_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9._-]*")
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
 _COMMA: Final = re.compile(r"\s*,\s*")
 _DURATION: Final = re.compile(
     r"P(?=[0-9T])(?:[0-9]+D)?(?:T(?=[0-9])(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]+)?S)?)?"
@@ -76,6 +77,11 @@ def split_list(text: str) -> tuple[str, ...]:
     if items and len(items) <= text.count(","):
         raise ValueError("a list without duplicates")
     return items
+
+
+def trimmed(text: str) -> str:
+    """A text without what Java's `String.trim` removes: all up to the space, at both ends."""
+    return text.strip(_TRIMMED)
 
 
 def parse_text(text: str) -> str:

@@ -25,7 +25,14 @@ from typing import Final, NamedTuple, TypeVar
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.records import Record
 from twinlog.mirror.mirror_maker_names import TRANSFORMS
-from twinlog.mirror.record_converters import BYTES, CONVERTERS, JSON, Converter, TransformError
+from twinlog.mirror.record_converters import (
+    BYTES,
+    CONVERTERS,
+    JSON,
+    TEXT,
+    Converter,
+    TransformError,
+)
 from twinlog.mirror.record_transforms import (
     FlowRecord,
     Headers,
@@ -50,6 +57,11 @@ CONVERTER_NAMES: Final = ("key.converter", "value.converter")
 T = TypeVar("T")
 _IGNORED: Final = ("plugin.version",)
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_OF_SCHEMAS: Final = frozenset(
+    {"schemas.enable", "schemas.cache.size", "decimal.format", "replace.null.with.default"}
+)
+"""Properties of the JSON converter that change nothing where records have no schema."""
+_UTF_8: Final = {"UTF-8", "UTF8"}
 _CONVERTER_PACKAGES: Final = (
     "org.apache.kafka.connect.json.",
     "org.apache.kafka.connect.storage.",
@@ -357,7 +369,20 @@ class _ChainReader:
             return BYTES
         if CONVERTERS[short] is JSON:
             self._check_schemas(f"{name}.schemas.enable")
+        self._check_converter(name, CONVERTERS[short])
         return CONVERTERS[short]
+
+    def _check_converter(self, name: str, converter: Converter) -> None:
+        """Refuse properties of a converter that would be ignored, and change what Kafka writes."""
+        for key in sorted(self._values):
+            own = key.removeprefix(f"{name}.")
+            if own == key or own in _OF_SCHEMAS:
+                continue
+            if own == "converter.encoding" and converter is TEXT:
+                if self._values[key].strip().upper() not in _UTF_8:
+                    self._note(key, f"{key} is {self._values[key]!r}: expected UTF-8")
+                continue
+            self._note(key, f"unknown property {key} of {converter.name}")
 
     def _check_schemas(self, name: str) -> None:
         try:

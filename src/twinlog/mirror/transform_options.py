@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twinlog.kafka.errors import UserError
-from twinlog.mirror.setting_values import parse_flag, split_list
+from twinlog.mirror.setting_values import parse_flag, split_list, trimmed
 from twinlog.text import closest
 
 
@@ -42,9 +42,9 @@ class TransformOptions:
     wrong: list[WrongProperty] = field(default_factory=list)
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """A property as written."""
+        """A property, trimmed."""
         self.known.add(name)
-        return self.values.get(name, default)
+        return trimmed(self.values[name]) if name in self.values else default
 
     def required(self, name: str) -> str:
         """A property that has to be there; empty if it is missing, or empty, which is wrong."""

@@ -44,6 +44,8 @@ _CLASSES: Final = "org.apache.kafka.connect."
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_TRIMMED: Final = bytes(range(0x21)).decode("ascii")
+"""What `ConfigDef.parseType` removes from both ends of a value (`String.trim`)."""
 _REPLACED: Final = re.compile(r"\\(?P<plain>.)|\$(?P<group>[0-9]+)|(?P<text>[^\\$]+)", re.DOTALL)
 
 
@@ -136,7 +138,7 @@ class ClassSettings:
 
     def text(self, name: str) -> str:
         """A setting; empty if it is not set."""
-        return self._values.get(name, "")
+        return self._values.get(name, "").strip(_TRIMMED)
 
     def has(self, name: str) -> bool:
         """Whether it is set."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
-_NULL: Final = re.compile(rb"[ \t\n\r]*null[ \t\n\r]*")
+_NULL: Final = re.compile(rb"[ \t\n\r]*(null)?[ \t\n\r]*")
 _AS_IT_IS: Final = b"="
 _MEANING: Final = b"~"
 
@@ -86,7 +86,7 @@ def _read(reader: json.JSONDecoder, data: bytes) -> JsonValue:
 
 
 def is_json_null(data: bytes) -> bool:
-    """Whether it is the text `null`."""
+    """Whether it is the text `null`, or no value at all, as Connect's `JsonConverter` reads both."""
     return _NULL.fullmatch(data) is not None
 
 
