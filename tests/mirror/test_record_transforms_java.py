@@ -174,7 +174,8 @@ CASES = st.one_of(
     st.tuples(
         st.just("MaskField$Value"),
         st.fixed_dictionaries(
-            {"fields": LISTS}, optional={"replacement": st.sampled_from(["12 ", "xx", "1_0", "+5", "1e2"])}
+            {"fields": LISTS},
+            optional={"replacement": st.sampled_from(["12 ", "xx", "1_0", "+5", "1e2"])},
         ),
     ),
     st.tuples(
@@ -186,7 +187,9 @@ CASES = st.one_of(
             ]
         ),
     ),
-    st.tuples(st.just("ExtractField$Value"), st.fixed_dictionaries({"field": NAMES.map("{} ".format)})),
+    st.tuples(
+        st.just("ExtractField$Value"), st.fixed_dictionaries({"field": NAMES.map("{} ".format)})
+    ),
     st.tuples(st.just("DropHeaders"), st.fixed_dictionaries({"headers": LISTS})),
     st.tuples(
         st.just("InsertHeader"),

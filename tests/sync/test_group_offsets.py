@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -92,6 +92,7 @@ class World:
         self.refused: dict[TopicPartition, Refusal] = {}
         self.now = 1_000_000.0
         self.wanted: Collection[str] = {"t"}
+        self.is_ours: Callable[[], bool] = lambda: True
         self.node = self.new_node()
         for name, function in {
             "list_groups": self._list,
@@ -124,6 +125,7 @@ class World:
                 {A: TOPIC_ID, B: TOPIC_ID},
                 quiet_s=quiet_s,
                 wanted=lambda: self.wanted,
+                is_ours=self.is_ours,
                 translation=settings.get("translation", SAME),
             )
         )
@@ -778,6 +780,28 @@ def test_what_is_not_wanted_any_more_does_not_stay_announced(world: World) -> No
     world.check()
     memory = world.written["g"].partitions[A]
     assert (memory.copied, memory.sent) == (90, -1)
+
+
+@pytest.mark.parametrize("writes", [0, 1], ids=["before it is announced", "before the commit"])
+def test_nothing_is_written_behind_the_next_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """Goal: a check that the mirror has moved away from leaves what the next owner has written."""
+    world.source.commit("g", 90)
+    world.check()
+    world.source.commit("g", 100)
+    written = list[object]()
+
+    async def note(*args: Any) -> None:
+        written.append(args)
+        await world._write(*args)
+
+    monkeypatch.setattr(group_sync, "write_groups", note)
+    world.is_ours = lambda: len(written) < writes
+    with pytest.raises(Retriable, match="another node"):
+        world.check()
+    assert len(written) == writes
+    assert world.destination.offset("g") == 90
 
 
 def flow(*runs: tuple[int, int, int]) -> Translation:

@@ -151,3 +151,62 @@ def test_a_refresh_without_an_answer_about_topics_does_not_count(
         return await refresher.has_refreshed(["m"])
 
     assert asyncio.run(run()) is counts
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_refresh_has_ended_when_its_mirror_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Goal: it does not write what it has read behind what the next owner writes."""
+    monkeypatch.setattr(refresh, "TICK_S", 0.001)
+    refresher = idle_refresher()
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def read_for_ever(_name: str, _now: float) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    monkeypatch.setattr(refresher, "_refresh", read_for_ever)
+
+    async def run() -> None:
+        task = asyncio.create_task(refresher.run())
+        await refresher.on_assigned({0})
+        async with asyncio.timeout(5):
+            await begun.wait()
+        await refresher.on_revoked({1})
+        assert not ended.is_set()
+        await (refresher.on_lost if lost else refresher.on_revoked)({0})
+        assert ended.is_set()
+        begun.clear()
+        await refresher.on_assigned({0})
+        async with asyncio.timeout(5):
+            await begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_written_once_another_node_may_serve_the_mirror() -> None:
+    """Goal: a node that was suspended while it read writes nothing when it goes on."""
+    refresher = idle_refresher()
+    leased, applied = [True], list[int]()
+
+    class Suspended(Sync[int]):
+        name, metric = "a test", METADATA
+
+        async def compare(self, _context: SyncContext) -> int:
+            leased[0] = False
+            return 1
+
+        async def apply(self, _context: SyncContext, difference: int) -> int:
+            applied.append(difference)
+            return 0
+
+    context = sync_context(None, None, None, is_ours=lambda: leased[0])
+    assert not asyncio.run(refresher._run(Suspended(), context))
+    assert (applied, refresher.errors["m", METADATA]) == ([], 1)

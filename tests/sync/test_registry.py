@@ -123,7 +123,9 @@ def refresher(
     monkeypatch.setattr(refresh, "connected_source", connect)
     store: Any = SimpleNamespace(snapshot=read)
     cluster: Any = destination
-    return Refresher(cluster, store, lambda: snapshot), connected
+    one = Refresher(cluster, store, lambda: snapshot)
+    one._partitions, one._config_partitions = 1, {0}
+    return one, connected
 
 
 def test_a_failure_stops_no_other_sync(

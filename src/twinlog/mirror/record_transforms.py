@@ -182,9 +182,7 @@ def _pattern(options: TransformOptions, name: str) -> re.Pattern[str]:
     return pattern
 
 
-def _pieces(
-    options: TransformOptions, text: str, pattern: re.Pattern[str]
-) -> Sequence[str | int]:
+def _pieces(options: TransformOptions, text: str, pattern: re.Pattern[str]) -> Sequence[str | int]:
     r"""Java's replacement: `$1` is a group, `\x` the character x. Numbers of groups, and texts."""
     name = "replacement"
     pieces, at = list[str | int](), 0

@@ -255,6 +255,7 @@ class Node:
             ),
             refresher,
         )
+        refresher.holds_lease = lambda: group.holds_lease
         beside = [
             asyncio.create_task(group.run()),
             asyncio.create_task(refresher.run()),

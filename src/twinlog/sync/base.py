@@ -20,12 +20,19 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.errors import Retriable
 from twinlog.mirror.settings import EXACT, MirrorSettings
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 
 D = TypeVar("D")
+
+
+def always() -> bool:
+    """For a command, which no node takes over from."""
+    return True
+
 
 Moved = Callable[[str], bool]
 """Whether a mirror has been assigned to this node just now."""
@@ -67,6 +74,8 @@ class SyncContext(MirrorContext):
     """The destination's."""
     latest: Callable[[], Snapshot]
     """Returns the mirrors as they are known to the node at the time of the call."""
+    is_ours: Callable[[], bool] = always
+    """Whether no other node can serve the mirror at the time of the call."""
 
 
 class Sync(ABC, Generic[D]):
@@ -161,13 +170,25 @@ def drop(moved: Moved, *memories: dict[str, Any]) -> None:
             del memory[name]
 
 
+def require_ours(mirror: str, is_ours: Callable[[], bool]) -> None:
+    """Called before a write that would hide what the next owner of a mirror has written.
+
+    Raises:
+        Retriable: another node may serve the mirror by now.
+    """
+    if not is_ours():
+        raise Retriable(f"another node may serve mirror {mirror} by now")
+
+
 async def run_sync(sync: Sync[Any], context: SyncContext) -> int:
     """Compare, and apply the difference; return how many parts failed.
 
     Raises:
-        TwinlogError: see `Sync`.
+        TwinlogError: see `Sync` and `require_ours`.
     """
-    return await sync.apply(context, await sync.compare(context))
+    difference = await sync.compare(context)
+    require_ours(context.name, context.is_ours)
+    return await sync.apply(context, difference)
 
 
 async def _nobody(_mirror: str) -> bool:

@@ -63,7 +63,7 @@ from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import Mirror
-from twinlog.sync.base import Moved, Sync, SyncContext, drop
+from twinlog.sync.base import Moved, Sync, SyncContext, drop, require_ours
 from twinlog.sync.bookkeeping_topics import BookkeepingTopics
 from twinlog.sync.flow_topics import FLOWS
 from twinlog.sync.group_selection import flow_groups
@@ -297,6 +297,7 @@ class Checkpoints(Sync[Positions | None]):
             self._stored.pop(context.name, None)
             self._all_due[context.name] = now + ALL_S
         failures = 0
+        require_ours(context.name, context.is_ours)
         if settings.emits_checkpoints:
             failures += await self._write(
                 context.name,
@@ -311,6 +312,7 @@ class Checkpoints(Sync[Positions | None]):
             self._stored[context.name] |= {
                 (one.group, one.partition): one for one in difference.checkpoints
             }
+        require_ours(context.name, context.is_ours)
         at_source = settings.offset_syncs_topic_location == "source"
         failures += await self._write(
             context.name,

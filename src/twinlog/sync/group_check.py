@@ -10,6 +10,7 @@ from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.translation import Translation
+from twinlog.sync.base import always
 from twinlog.sync.group_memory import KnownGroups
 from twinlog.sync.group_readings import Bounds, GroupOffsets, compared_offsets
 from twinlog.sync.group_selection import GroupFilter
@@ -46,6 +47,8 @@ class GroupCheck:
     quiet_s: float
     topic_ids: Mapping[str, UUID]
     """The ids of the source's topics, by name."""
+    is_ours: Callable[[], bool] = always
+    """See `SyncContext`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

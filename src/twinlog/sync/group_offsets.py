@@ -40,7 +40,7 @@ from twinlog.store.group_log import create_groups_topic, read_groups, write_grou
 from twinlog.store.group_records import GroupMemory, LastCheck
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.absent_acls import MirrorTexts
-from twinlog.sync.base import Host, Moved, Sync, SyncContext, drop
+from twinlog.sync.base import Host, Moved, Sync, SyncContext, always, drop, require_ours
 from twinlog.sync.group_check import (
     AT_ONCE,
     NOTHING_DUE,
@@ -137,6 +137,7 @@ class GroupSync(Sync[GroupDifference]):
         *,
         quiet_s: float = 0.0,
         wanted: WantedTopics | None = None,
+        is_ours: Callable[[], bool] = always,
         translation: Translation = SAME,
     ) -> int:
         """Copy the groups' offsets of these partitions; return how many groups failed.
@@ -151,6 +152,7 @@ class GroupSync(Sync[GroupDifference]):
             quiet_s: how long a group must have been quiet on the destination.
             wanted: returns the topics that are still to be mirrored, called immediately before each
                 commit; None: all of them are.
+            is_ours: whether no other node can serve the mirror, called before each write.
             translation: where the partitions and offsets are on the destination.
 
         Raises:
@@ -167,6 +169,7 @@ class GroupSync(Sync[GroupDifference]):
             wanted=wanted or (lambda: topic_ids),
             quiet_s=quiet_s,
             topic_ids=topic_ids,
+            is_ours=is_ours,
         )
         return await self._apply(await self._compare(check))
 
@@ -209,6 +212,7 @@ class GroupSync(Sync[GroupDifference]):
             wanted=lambda: _mirrored(context.latest(), context.name),
             quiet_s=quiet_time(interval_s),
             topic_ids=topic_ids,
+            is_ours=context.is_ours,
         )
         return await self._compare(check)
 
@@ -287,6 +291,7 @@ class GroupSync(Sync[GroupDifference]):
         names = tuple(sorted(failures)[:MAX_NAMED])
         last_check = LastCheck(mirror=check.mirror, time_ms=difference.now_ms, failed=names)
         await forget_unserved(self._destination, difference)
+        require_ours(check.mirror, check.is_ours)
         return len(failures) + await self._write(memory, last_check)
 
     def _tell_unplaced(self, difference: GroupDifference) -> None:
@@ -357,7 +362,12 @@ class GroupSync(Sync[GroupDifference]):
     async def _announce(
         self, check: GroupCheck, memory: KnownGroups, due: Mapping[Group, DueOffsets]
     ) -> None:
-        """Store what is going to be committed; if that fails, it is committed all the same."""
+        """Store what is going to be committed; if that fails, it is committed all the same.
+
+        Raises:
+            Retriable: another node may serve the mirror by now.
+        """
+        require_ours(check.mirror, check.is_ours)
         for group, what in due.items():
             memory.sends(group.name, what.offsets)
         entries = [
@@ -441,7 +451,7 @@ class GroupSync(Sync[GroupDifference]):
         write = set_start_offsets if group.kind == SHARE else commit_offsets
         count = 0
         for whole in in_parts(group.name, offsets):
-            wanted = check.wanted()
+            wanted = check.wanted() if check.is_ours() else ()
             part = {
                 p: offset
                 for p, offset in whole.items()

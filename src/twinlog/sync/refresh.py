@@ -58,6 +58,9 @@ class Refresher:
         self._ends: dict[str, TwinlogError | None] = {}  # of each mirror's last refresh
         self._unanswered: set[str] = set()  # mirrors whose set of topics it could not read
         self._config_partitions: set[int] = set()
+        self._refreshes: dict[str, asyncio.Task[None]] = {}  # by mirror
+        self.holds_lease: Callable[[], bool] = lambda: True
+        """Whether no other node can own what this one owns; set by whoever runs the group."""
         self._partitions = 0
         self.host = Host(cluster, store, is_ours=self._is_ours, failed=self._failed, latest=latest)
         """The node's syncs."""
@@ -76,16 +79,24 @@ class Refresher:
             sync.forget(moved)
 
     async def on_revoked(self, partitions: set[int]) -> None:
-        """Give up these partitions to another node."""
-        self._config_partitions -= partitions
+        """Give up these partitions to another node; their refreshes have ended then."""
+        await self._give_up(partitions)
 
     async def on_lost(self, partitions: set[int]) -> None:
         """Give up these partitions, which another node may own already."""
+        await self._give_up(partitions)
+
+    async def _give_up(self, partitions: set[int]) -> None:
+        """End what is under way: it would write what it has read before its successor has."""
         self._config_partitions -= partitions
+        given_up = [task for name, task in self._refreshes.items() if not self._owns(name)]
+        for task in given_up:
+            task.cancel()
+        await asyncio.gather(*given_up, return_exceptions=True)
 
     async def run(self) -> None:
         """Refresh each mirror at its own interval, until cancelled; a slow one delays no other."""
-        refreshes: dict[str, asyncio.Task[None]] = {}
+        refreshes = self._refreshes
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await asyncio.sleep(TICK_S)
@@ -183,6 +194,7 @@ class Refresher:
                 there=source_topics,
                 here=destination_topics,
                 latest=self._latest,
+                is_ours=lambda: self._owns(name) and self.holds_lease(),
             )
             for sync in self._syncs:
                 serves = sync.needs_source and sync.serves(mirror.kind)

@@ -86,7 +86,7 @@ def _read(reader: json.JSONDecoder, data: bytes) -> JsonValue:
 
 
 def is_json_null(data: bytes) -> bool:
-    """Whether it is the text `null`, or no value at all, as Connect's `JsonConverter` reads both."""
+    """Whether it is the text `null`, or no text at all: Connect's `JsonConverter` reads both so."""
     return _NULL.fullmatch(data) is not None
 
 
