@@ -282,6 +282,58 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(
     assert f"{said}not copied are lost, if there were any ({name}-0: copied up to offset" in log
 
 
+def test_a_topic_that_was_deleted_and_returns_later_counts_as_recreated(
+    stage: Stage, topic: str, metrics_address: str
+) -> None:
+    """Goal: also if the flow has noticed the deletion before, which it reports.
+
+    With `twinlog.data.loss=fail` the present topic is not copied as if nothing were lost.
+    """
+
+    def recreated() -> float:
+        found = scrape(metrics_address).value("twinlog_source_topics_recreated_total", mirror=FLOW)
+        return found or 0
+
+    def log() -> str:
+        return stage.nodes["node"].log.read_text()
+
+    servers, names = stage.source.bootstrap_servers, [f"copied-{topic}", f"fails-{topic}"]
+    fails = {**SETTINGS, "twinlog.data.loss": "fail", "topics": "fails-.*"}
+    create(stage, "f", fails)
+    for name, alias in zip(names, "af", strict=True):
+        librdkafka_tools.make_topic(servers, name)
+        librdkafka_tools.write(servers, name, librdkafka_tools.simple(30, text="former"))
+        await_copy(stage, f"{alias}.{name}", [30])
+    before = recreated()
+    for name in names:
+        librdkafka_tools.delete_topic(servers, name)
+    for name in names:
+        librdkafka_tools.await_state(stage, name, 0, "STOPPED")
+        assert f"{name} was deleted on the source: records of the former topic that were" in log()
+    for name in names:
+        librdkafka_tools.make_topic(servers, name)
+        librdkafka_tools.write(servers, name, librdkafka_tools.simple(20, text="later"))
+    former, later = [f"former{at}" for at in range(30)], [f"later{at}" for at in range(20)]
+    until(
+        lambda: values(stage.destination, f"a.{names[0]}") == former + later, SECONDS, "both topics"
+    )
+    until(recreated, what="the count", good=lambda found: found == before + 1)
+    why = f"{names[1]} is not copied: it was deleted and recreated on the source"
+    until(lambda: why in log(), SECONDS, "why the other one is not copied")
+    assert values(stage.destination, f"f.{names[1]}") == former
+    changed = {**fails, "twinlog.data.loss": "continue"}
+    del changed["enabled"]
+    done = librdkafka_tools.twinlog(
+        *("flows", "create", "--bootstrap-server", stage.destination.bootstrap_servers),
+        *("--source", "f", "--target", "b", "--source-bootstrap-server", servers, "--replace"),
+        *(part for one in changed.items() for part in ("--config", "=".join(one))),
+    )
+    assert done.status == 0, done
+    until(
+        lambda: values(stage.destination, f"f.{names[1]}") == former + later, SECONDS, "it goes on"
+    )
+
+
 def test_a_recreated_topic_is_copied_whole_by_a_flow_that_began_at_the_end(
     stage: Stage, topic: str
 ) -> None:

@@ -302,6 +302,8 @@ def _upto(
     begin = topic.begin(partition.partition)
     if copied is not None:
         return max(copied.end, begin or 0)
+    if topic.lost_topic_ids:
+        return 0  # of what was copied, the recreated remote topic has nothing
     if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
         begin = topic.follows_from(partition.partition)
     return begin or 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from twinlog.kafka.client.metadata import Topic, is_another
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic, is_another
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.requests.topics import (
     ConfigSource,
@@ -36,6 +36,7 @@ from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import agreed_changes, remote_changes, shortened
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
+from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import (
     ConfigChanges,
@@ -96,7 +97,8 @@ class FlowTopics(Sync[FlowChanges]):
     removed goes on where it was, once they select it again; those that they do not select are
     removed by whoever changes them (lifecycle/flow_selection.py). One that was recreated on the
     source is removed and added again, if `twinlog.data.loss` is `continue`: the new topic's
-    records follow those of the former one. Otherwise its partitions are FAILED. It counts as
+    records follow those of the former one. Otherwise its partitions are FAILED; where it was
+    removed before, as it was deleted (`DeletedTopics`), it is not added again. It counts as
     recreated once all brokers of the source agree: one that is cut off may show the id of a topic
     that was deleted before, and the flow would copy the present one again when it is back.
 
@@ -171,8 +173,9 @@ class FlowTopics(Sync[FlowChanges]):
         searches = incomplete and not flow.settings.refreshes_topics
         looks = searches or flow.settings.refreshes_topics
         deselected = {topic.topic: topic for topic in topics if topic.not_selected}
+        returning = {topic.topic: topic for topic in topics if topic.may_return}
         # Which topics it has is no question of what the source shows.
-        shown = there if looks else there.keys() & deselected.keys()
+        shown = there if looks else there.keys() & returning.keys()
         names = copied_topics(shown, flow.settings, flow.policy)
         known = {topic.topic for topic in topics if not topic.may_return}
         grown = {
@@ -187,6 +190,11 @@ class FlowTopics(Sync[FlowChanges]):
         others = {
             topic.topic: str(copied_twice(context.snapshot, context.mirror, topic))
             for topic in other_copies(context.snapshot, context.mirror, new, ids)
+        }
+        others |= {
+            name: why
+            for name in new.keys() & returning.keys()
+            if (why := _lost_for_good(returning[name], there[name], flow.settings))
         }
         new = {name: remote for name, remote in new.items() if name not in others}
         self._tell_unselected(context, flow)
@@ -272,6 +280,13 @@ class FlowTopics(Sync[FlowChanges]):
             flow=flow,
         )
         room, refused = Room(context.mirror, context.snapshot.topics), {**difference.others}
+        recreated = {
+            topic.topic
+            for topic in context.snapshot.topics_of(context.name)
+            if topic.source_deleted
+            and topic.topic in difference.topics
+            and is_another(topic.topic_id, difference.topics[topic.topic].topic_id)
+        }
         for name, remote in sorted(difference.new.items()):
             count = len(difference.topics[name].partitions)
             if why := room.refuses(count):
@@ -284,6 +299,7 @@ class FlowTopics(Sync[FlowChanges]):
                     await clusters.add(
                         difference.topics, {name: remote}, followed_from=difference.begins
                     )
+                    self._failed(context.name, RECREATED, int(name in recreated))
             except TwinlogError as error:
                 refused[name] = str(error)
             else:
@@ -300,7 +316,6 @@ class FlowTopics(Sync[FlowChanges]):
                     if topic in difference.recreated
                 ]
             )
-            self._failed(context.name, RECREATED, len(difference.recreated))
         await _note_begins(context, difference.begins)
         failures = len(refused) + self._tell_copies(context)
         return failures + await self._grow(context, clusters, room, difference)
@@ -339,6 +354,28 @@ class FlowTopics(Sync[FlowChanges]):
                 ]
             )
         return failures
+
+
+def _lost_for_good(former: MirrorTopic, there: Topic, settings: FlowSettings) -> str:
+    """Why a topic that was deleted does not go on in the present one of its name; empty: it does.
+
+    All brokers have agreed that it was deleted (`DeletedTopics`). One with the same id had been
+    missing in their answers only. Without ids the positions would be taken for those of the
+    present one.
+    """
+    if not former.source_deleted or former.topic_id == there.topic_id != NO_TOPIC_ID:
+        return ""
+    if not is_another(former.topic_id, there.topic_id):
+        return (
+            "it was deleted on the source, which has no ids of topics: delete the flow and create "
+            "it again, to copy the present topic from its beginning"
+        )
+    if settings.passes_lost:
+        return ""
+    return (
+        "it was deleted and recreated on the source: with twinlog.data.loss=continue, the present "
+        "topic is copied behind the records of the former one"
+    )
 
 
 async def _recreated_everywhere(

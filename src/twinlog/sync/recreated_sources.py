@@ -1,4 +1,4 @@
-"""What a flow tells of source topics that were deleted and recreated, and with which it goes on.
+"""What a flow tells of source topics that were deleted, and perhaps recreated since.
 
 What producers have written last, before a topic was deleted, is never known. So it is not known
 either that nothing was lost:
@@ -53,6 +53,18 @@ class _FormerPartition(NamedTuple):
 
 async def log_recreated(context: SyncContext, topics: Collection[MirrorTopic]) -> None:
     """Log what is known of the records of recreated topics that were not copied."""
+    then = "; copying the new one from its beginning"
+    await _log_losses(context, topics, "was deleted and recreated on the source", then)
+
+
+async def log_deleted(context: SyncContext, topics: Collection[MirrorTopic]) -> None:
+    """Log what is known of the records of deleted topics that were not copied."""
+    await _log_losses(context, topics, "was deleted on the source", "; it is removed from the flow")
+
+
+async def _log_losses(
+    context: SyncContext, topics: Collection[MirrorTopic], what: str, then: str
+) -> None:
     copied = await _copied(context, topics)
     for topic in topics:
         partitions = [copied[name] for name in topic.mirror_partitions]
@@ -60,12 +72,13 @@ async def log_recreated(context: SyncContext, topics: Collection[MirrorTopic]) -
         doubt = "records of the former topic that were not copied are lost"
         log.log(
             logging.ERROR if losses else logging.WARNING,
-            "flow %s: %s was deleted and recreated on the source: %s (%s); copying the new one "
-            "from its beginning",
+            "flow %s: %s %s: %s (%s)%s",
             context.name,
             topic.topic,
+            what,
             doubt if losses else f"{doubt}, if there were any",
             few([partition.text for partition in (losses or partitions)]),
+            then,
         )
 
 

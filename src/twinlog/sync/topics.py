@@ -36,7 +36,7 @@ from twinlog.kafka.requests.partitions import DEBUGGING, OffsetSpec, list_offset
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.creation import add_named, matching
 from twinlog.lifecycle.failback import TheirMirrors, read_their_mirrors
-from twinlog.mirror.settings import PARTITIONS, MirrorSettings, parse_settings
+from twinlog.mirror.settings import FLOW_KINDS, PARTITIONS, MirrorSettings, parse_settings
 from twinlog.store.config_records import (
     MAX_NAMED,
     MAX_REASON,
@@ -50,6 +50,7 @@ from twinlog.store.config_records import (
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync.base import METADATA, Moved, Sync, SyncContext, drop
+from twinlog.sync.recreated_sources import log_deleted
 from twinlog.text import few
 
 log = logging.getLogger(__name__)
@@ -470,12 +471,15 @@ class DeletedTopics(Sync[Collection[MirrorTopic]]):
         """Remove them; return 0, as none can fail."""
         if not difference:
             return 0
-        for topic in difference:
-            log.warning(
-                "%s no longer exists on the source: removed from mirror %s",
-                topic.topic,
-                topic.mirror,
-            )
+        if context.mirror.kind in FLOW_KINDS:
+            await log_deleted(context, difference)
+        else:
+            for topic in difference:
+                log.warning(
+                    "%s no longer exists on the source: removed from mirror %s",
+                    topic.topic,
+                    topic.mirror,
+                )
         await context.store.change(
             lambda now: [
                 replace(topic, wanted=Wanted.STOPPED, source_deleted=True)
