@@ -321,10 +321,13 @@ def test_a_topic_that_was_deleted_and_returns_later_counts_as_recreated(
     why = f"{names[1]} is not copied: it was deleted and recreated on the source"
     until(lambda: why in log(), SECONDS, "why the other one is not copied")
     assert values(stage.destination, f"f.{names[1]}") == former
+    there = ("--bootstrap-server", stage.destination.bootstrap_servers)
+    asked = librdkafka_tools.twinlog("readiness", *there, "--mirror", "f-to-b", "--json")
+    assert "not added: it was deleted and recreated on the source" in asked.output
     changed = {**fails, "twinlog.data.loss": "continue"}
     del changed["enabled"]
     done = librdkafka_tools.twinlog(
-        *("flows", "create", "--bootstrap-server", stage.destination.bootstrap_servers),
+        *("flows", "create", *there),
         *("--source", "f", "--target", "b", "--source-bootstrap-server", servers, "--replace"),
         *(part for one in changed.items() for part in ("--config", "=".join(one))),
     )

@@ -758,18 +758,18 @@ def test_a_partition_that_was_never_located_is_handed_back_where_the_flow_follow
     assert back.written == {FIRST: expected, SECOND: 0}
 
 
-def test_of_a_recreated_remote_topic_all_is_handed_back_until_the_flow_goes_on_there(
-    back: Back, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begins", [(), (60, 0)])
+def test_a_recreated_remote_topic_is_not_handed_back_before_the_flow_goes_on_there(
+    back: Back, monkeypatch: pytest.MonkeyPatch, begins: tuple[int, ...]
 ) -> None:
-    """Goal: what was copied before is gone with the former topic, also by another program."""
-    latest = flow_properties({"enabled": "true", "consumer.auto.offset.reset": "latest"}, "a", "b")
-    monkeypatch.setattr(Stored, "mirror", replace(MIRROR, source=latest))
-    topic = replace(
-        TOPIC, begins=(60, 0), followed_from=(1000, 1000), lost_topic_ids=(UUID(int=99),)
-    )
-    monkeypatch.setattr(Stored, "topic", topic)
-    back({}, {})
-    assert back.written == {FIRST: 0, SECOND: 0}
+    """Goal: what was copied before is gone with the former topic; it is not taken for copied."""
+    topic = replace(TOPIC, begins=begins, lost_topic_ids=(UUID(int=99),))
+    monkeypatch.setattr(Stored, "topic", replace(topic, followed_from=(1000, -1)))
+    with pytest.raises(UserError, match="was recreated, and the flow has not gone on"):
+        back({}, {})
+    assert back.written == {}
+    back({FIRST: 1200}, {})
+    assert back.written == {FIRST: 1200, SECOND: 0}
 
 
 WORKER, OWN = "mm2-offsets.a.internal", "own"

@@ -215,6 +215,13 @@ WRONG = [
 ]
 
 
+def test_properties_of_converters_that_mean_nothing_without_schemas() -> None:
+    more = ("schemas.cache.size", "decimal.format", "replace.null.with.default", "plugin.version")
+    values = {**MASK, **{f"value.converter.{name}": "x" for name in more}}
+    values |= {"key.converter": "StringConverter", "key.converter.converter.encoding": "utf8"}
+    assert parse_transforms(values).key_converter.name == "StringConverter"
+
+
 def test_all_mistakes_are_found_at_once() -> None:
     """Goal: none hides another one, and none is reported that follows from another one only."""
     wrong = wrong_transforms(MISTAKES)

@@ -54,6 +54,8 @@ NOT_COPIED: Final = (
 LOAD_SECONDS: Final = 7200.0
 RESUME_SECONDS: Final = 600.0
 CATCH_UP_SECONDS: Final = 300.0
+_VERIFY_SECONDS: Final = 1800.0
+"""An unusual source gives 2 to 4 MB a second, and has 0.5 MB for each second of the load."""
 MOMENT_SECONDS: Final = 3.0
 LEVELS: Final = ("read_committed", "read_uncommitted")
 _LOOK_SECONDS: Final = 3.0
@@ -271,7 +273,9 @@ class FlowOrdeal:
         self.say(f"verify has found no difference: {counts}")
 
     def _verification(self) -> Mapping[str, Any]:
-        done = self.stage.verify(*self.node_arguments, "--mirror", _FLOW, "--json")
+        done = self.stage.verify(
+            *self.node_arguments, "--mirror", _FLOW, "--json", seconds=_VERIFY_SECONDS
+        )
         # 3: something was not seen, as where the source has deleted records.
         assert done.status in {0, 3}, done
         report: Mapping[str, Any] = json.loads(done.output)

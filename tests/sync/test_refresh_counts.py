@@ -210,3 +210,23 @@ def test_nothing_is_written_once_another_node_may_serve_the_mirror() -> None:
     context = sync_context(None, None, None, is_ours=lambda: leased[0])
     assert not asyncio.run(refresher._run(Suspended(), context))
     assert (applied, refresher.errors["m", METADATA]) == ([], 1)
+
+
+def test_no_refresh_begins_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: nothing is read that could not be written; it is due as soon as there is a lease."""
+    refresher, refreshed = idle_refresher(), list[str]()
+
+    async def note(name: str, _now: float) -> None:
+        refreshed.append(name)
+
+    monkeypatch.setattr(refresher, "_refresh", note)
+
+    async def run(lease: bool) -> None:
+        refresher.holds_lease = lambda: lease
+        await refresher.on_assigned({0})
+        await refresher._look_after("m", 5.0)
+
+    asyncio.run(run(False))
+    assert (refreshed, refresher._looked) == ([], {})
+    asyncio.run(run(True))
+    assert (refreshed, refresher._looked) == (["m"], {"m": 5.0})

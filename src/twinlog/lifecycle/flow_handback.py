@@ -18,7 +18,7 @@ A flow that was handed back remains until it is deleted, and so does a topic tha
 it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_offsets.py.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -302,8 +302,6 @@ def _upto(
     begin = topic.begin(partition.partition)
     if copied is not None:
         return max(copied.end, begin or 0)
-    if topic.lost_topic_ids:
-        return 0  # of what was copied, the recreated remote topic has nothing
     if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
         begin = topic.follows_from(partition.partition)
     return begin or 0
@@ -502,6 +500,7 @@ async def _require_known(
         UserError: it is not.
     """
     hint = _without(name)
+    _require_begun([topic for topic in topics if topic.lost_topic_ids], ends, hint)
     existing = await existing_topics(destination, {topic.destination_name for topic in topics})
     recorded_in = await offsets_topic_id(destination) or NO_TOPIC_ID
     for topic in topics:
@@ -528,6 +527,25 @@ async def _require_known(
             state = states.states.get(partition)
             if state is not None and state.reason is not None:
                 raise _unknown(partition, state.reason, hint)
+
+
+def _require_begun(
+    recreated: Iterable[MirrorTopic], ends: Collection[TopicPartition], hint: str
+) -> None:
+    """Check that a flow which goes on in recreated remote topics has done so.
+
+    Raises:
+        UserError: it has not yet, where it had begun in the former one behind the source's start.
+    """
+    partitions = [(topic, one) for topic in recreated for one in topic.mirror_partitions]
+    for topic, partition in partitions:
+        began = topic.begin(partition.partition) or topic.follows_from(partition.partition)
+        if began and partition.source not in ends:
+            raise UserError(
+                f"the remote topic {topic.destination_name} was recreated, and the flow has not "
+                f"gone on there with {partition.source}: where it does is not known yet",
+                hint=hint,
+            )
 
 
 def _unknown(partition: MirrorPartition, why: str | None, hint: str) -> UserError:

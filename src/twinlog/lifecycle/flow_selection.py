@@ -30,11 +30,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of, may_have_routed, settings_texts
+from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.routed_names import RoutedPolicy, has_routed_topics, routing_differs
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
@@ -48,6 +51,36 @@ log = logging.getLogger(__name__)
 
 _ENABLED: Final = f"{FLOW_PREFIX}enabled"
 _OFF: Final = {_ENABLED: "false", f"{FLOW_PREFIX}emit.heartbeats.enabled": "false"}
+
+
+def why_not_again(former: MirrorTopic, topic_id: UUID, settings: FlowSettings) -> str:
+    """Why a topic that was deleted on the source does not go on in the present one of its name.
+
+    All brokers have agreed that it was deleted (`DeletedTopics`). Without ids, the recorded
+    positions would be taken for those of the present topic.
+
+    Args:
+        former: the flow's topic.
+        topic_id: the present one's.
+        settings: the flow's.
+
+    Returns:
+        The reason; empty: it does. One with the same id had been missing in answers only.
+    """
+    if not former.source_deleted or former.topic_id == topic_id != NO_TOPIC_ID:
+        return ""
+    if not is_another(former.topic_id, topic_id):
+        return (
+            "it was deleted on the source, which has no ids of topics: delete the remote topic, "
+            "and the flow with --forget-offsets, and create the flow again; or exclude the topic "
+            "(topics.exclude)"
+        )
+    if settings.passes_lost:
+        return ""
+    return (
+        "it was deleted and recreated on the source: with twinlog.data.loss=continue, the present "
+        "topic is copied behind the records of the former one; or exclude it (topics.exclude)"
+    )
 
 
 def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:

@@ -259,8 +259,8 @@ class Stage:
         )
         return self.nodes[name]
 
-    def verify(self, *arguments: str) -> Done:
-        """Run `twinlog verify`."""
+    def verify(self, *arguments: str, seconds: float = VERIFY_SECONDS) -> Done:
+        """Run `twinlog verify`, for so many seconds at most."""
         servers = self.destination.bootstrap_servers
         return commands.run(
             commands.TWINLOG,
@@ -268,7 +268,7 @@ class Stage:
             "--bootstrap-server",
             servers,
             *arguments,
-            seconds=VERIFY_SECONDS,
+            seconds=seconds,
         )
 
     # ---- independent measurements --------------------------------------------------------------

@@ -300,10 +300,10 @@ class _ChainReader:
                 common.missing("predicate", "negate needs one")
             if common.values.get("type", "").strip().rpartition(".")[2] == "Filter":
                 common.missing("predicate", "this Filter would drop every record of the flow")
-        elif wanted.strip() not in predicates:
+        elif wanted not in predicates:
             common.refuse("predicate", f"one of {PREDICATES}: {', '.join(predicates) or 'none'}")
         self.wrong += common.wrong
-        predicate = None if wanted is None else predicates.get(wanted.strip())
+        predicate = None if wanted is None else predicates.get(wanted)
         return transform and applied(transform, predicate, negate=negate)
 
     def _built(
@@ -376,7 +376,7 @@ class _ChainReader:
         """Refuse properties of a converter that would be ignored, and change what Kafka writes."""
         for key in sorted(self._values):
             own = key.removeprefix(f"{name}.")
-            if own == key or own in _OF_SCHEMAS:
+            if own == key or own in _OF_SCHEMAS or own in _IGNORED:
                 continue
             if own == "converter.encoding" and converter is TEXT:
                 if self._values[key].strip().upper() not in _UTF_8:

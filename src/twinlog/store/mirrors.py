@@ -10,8 +10,7 @@ or more for each mirror. A fenced node backs off for longer than a command's cha
 command waits for one of the node's changes, not for all.
 
 A write of unknown outcome is read back: it is complete if all its records are stored. Tombstones of
-states are written with the change, in one transaction: a command that dies half way must not leave
-topics without their state and their last mirrored end.
+states are in its transaction: if a command dies half way, no topic lacks its last mirrored end.
 """
 
 import asyncio
@@ -26,6 +25,7 @@ from uuid import UUID
 
 from twinlog.kafka.backoff import Backoff
 from twinlog.kafka.client.cluster import KafkaCluster
+from twinlog.kafka.client.tasks import to_its_end
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     Disconnected,
@@ -502,7 +502,7 @@ async def _decided(decide: Decide, snapshot: Snapshot) -> Changes:
 async def _written(writer: TransactionalWriter, entries: list[Entry]) -> list[Entry]:
     """Write entries; return those of `__mirror_config` if the outcome is unknown."""
     try:
-        await writer.write(entries)
+        await to_its_end(writer.write(entries))  # else its transaction stays open for 30 s
     except Disconnected:
         return [entry for entry in entries if entry.topic == CONFIG_TOPIC]
     return []

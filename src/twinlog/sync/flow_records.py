@@ -297,7 +297,6 @@ class Checkpoints(Sync[Positions | None]):
             self._stored.pop(context.name, None)
             self._all_due[context.name] = now + ALL_S
         failures = 0
-        require_ours(context.name, context.is_ours)
         if settings.emits_checkpoints:
             failures += await self._write(
                 context.name,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic, is_another
+from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError
 from twinlog.kafka.requests.topics import (
     ConfigSource,
@@ -25,7 +25,7 @@ from twinlog.kafka.requests.topics import (
 )
 from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.flow_creation import copied_to
-from twinlog.lifecycle.flow_selection import select_again, unselected
+from twinlog.lifecycle.flow_selection import select_again, unselected, why_not_again
 from twinlog.lifecycle.flow_topics import (
     FlowClusters,
     excluded_configs,
@@ -36,7 +36,6 @@ from twinlog.lifecycle.source_configs import broker_reports, source_configs
 from twinlog.mirror.copied_configs import agreed_changes, remote_changes, shortened
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
-from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.mirror.topic_configs import (
     ConfigChanges,
@@ -87,7 +86,7 @@ class FlowChanges(NamedTuple):
     begins: Mapping[str, Offsets]
     """Where partitions begin: see `FlowBegins.find`."""
     others: Mapping[str, str]
-    """Why topics are not added that other mirrors copy to the same remote topics."""
+    """Why other topics that it selects are not added."""
 
 
 class FlowTopics(Sync[FlowChanges]):
@@ -194,7 +193,7 @@ class FlowTopics(Sync[FlowChanges]):
         others |= {
             name: why
             for name in new.keys() & returning.keys()
-            if (why := _lost_for_good(returning[name], there[name], flow.settings))
+            if (why := why_not_again(returning[name], there[name].topic_id, flow.settings))
         }
         new = {name: remote for name, remote in new.items() if name not in others}
         self._tell_unselected(context, flow)
@@ -209,7 +208,7 @@ class FlowTopics(Sync[FlowChanges]):
         self._unfinished.discard(context.name)
         if suspects or new or grown:
             self._unfinished.add(context.name)
-        if recreated or new or not topics:
+        if new.keys() - returning.keys() or not topics:
             self._complete.discard(context.name)
             self._since.pop(context.name, None)
         elif searches and await self._has_all(context, flow, known | others.keys()):
@@ -354,28 +353,6 @@ class FlowTopics(Sync[FlowChanges]):
                 ]
             )
         return failures
-
-
-def _lost_for_good(former: MirrorTopic, there: Topic, settings: FlowSettings) -> str:
-    """Why a topic that was deleted does not go on in the present one of its name; empty: it does.
-
-    All brokers have agreed that it was deleted (`DeletedTopics`). One with the same id had been
-    missing in their answers only. Without ids the positions would be taken for those of the
-    present one.
-    """
-    if not former.source_deleted or former.topic_id == there.topic_id != NO_TOPIC_ID:
-        return ""
-    if not is_another(former.topic_id, there.topic_id):
-        return (
-            "it was deleted on the source, which has no ids of topics: delete the flow and create "
-            "it again, to copy the present topic from its beginning"
-        )
-    if settings.passes_lost:
-        return ""
-    return (
-        "it was deleted and recreated on the source: with twinlog.data.loss=continue, the present "
-        "topic is copied behind the records of the former one"
-    )
 
 
 async def _recreated_everywhere(

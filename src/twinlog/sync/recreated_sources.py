@@ -85,7 +85,7 @@ async def _log_losses(
 async def _copied(
     context: SyncContext, topics: Collection[MirrorTopic]
 ) -> Mapping[MirrorPartition, _FormerPartition]:
-    """What is recorded and reported of partitions of recreated topics."""
+    """What is recorded and reported of partitions of topics that were deleted."""
     mirror = context.mirror
     recorded: Mapping[TopicPartition, int] = {}
     statuses: Mapping[int, Status] = {}
@@ -95,7 +95,7 @@ async def _copied(
             recorded = await read_ends(context.destination, topics)
         else:
             recorded = await copied_to(context.destination, mirror, topics)
-    except (TwinlogError, UserError) as error:  # the topics are recreated all the same
+    except (TwinlogError, UserError) as error:  # the topics are deleted all the same
         log.info("flow %s: what was copied is not known: %s", context.name, error)
     # An owner that does not copy a partition may report where the log of the new topic ends.
     rows = {

@@ -39,6 +39,9 @@ TICK_S: Final = 1.0
 """Seconds between two checks of whether a mirror's refresh is due
 (mirror.metadata.refresh.interval.ms)."""
 DEFAULT_INTERVAL_S: Final = 30.0
+GIVE_UP_S: Final = 5.0
+"""Seconds for which a mirror that is given up waits for the end of its refresh: one that closes
+connections, or has sent a write. What comes later writes nothing (`SyncContext.is_ours`)."""
 _NOT_YET: Final = Retriable("not refreshed yet")
 
 
@@ -92,7 +95,8 @@ class Refresher:
         given_up = [task for name, task in self._refreshes.items() if not self._owns(name)]
         for task in given_up:
             task.cancel()
-        await asyncio.gather(*given_up, return_exceptions=True)
+        if given_up:
+            await asyncio.wait(given_up, timeout=GIVE_UP_S)
 
     async def run(self) -> None:
         """Refresh each mirror at its own interval, until cancelled; a slow one delays no other."""
@@ -133,7 +137,7 @@ class Refresher:
     async def _look_after(self, name: str, now: float) -> None:
         """Refresh a mirror, if it is this node's; one that is not yet is due at the next tick."""
         try:
-            if not await self._is_ours(name):
+            if not await self._is_ours(name) or not self.holds_lease():
                 return
             self._unanswered.discard(name)
             await self._refresh(name, now)

@@ -156,7 +156,7 @@ class ClassSettings:
     @property
     def class_name(self) -> str:
         """The class, without its package."""
-        return self.text("type").strip().rpartition(".")[2]
+        return self.text("type").rpartition(".")[2]
 
     def pattern(self, name: str) -> re.Pattern[str]:
         """A regular expression."""
@@ -400,7 +400,7 @@ def _condition(values: Mapping[str, str], settings: ClassSettings) -> StepCondit
     if not settings.has("predicate"):
         return ALWAYS
     negated = settings.has("negate") and parse_flag(settings.text("negate"))
-    predicate = ClassSettings(values, f"predicates.{settings.text('predicate').strip()}.")
+    predicate = ClassSettings(values, f"predicates.{settings.text('predicate')}.")
     match predicate.class_name:
         case "TopicNameMatches":
             pattern = predicate.pattern("pattern")

@@ -1,10 +1,22 @@
-"""Background tasks that end with their owner: no task is left when `close` returns."""
+"""Background tasks that end with their owner, and actions that a cancellation does not cut off."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def to_its_end(action: Coroutine[Any, Any, T]) -> T:
+    """Await an action; if that is cancelled, not before its requests are answered."""
+    task = asyncio.ensure_future(action)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # retrieved, so that it is not reported as lost
+        raise
 
 
 class Tasks:

@@ -35,6 +35,7 @@ from twinlog.kafka.groups.offsets import Committed, Group, committed_offsets, li
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle.flow_selection import unselected as unselected_topics
+from twinlog.lifecycle.flow_selection import why_not_again
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import flow_of, records_map
 from twinlog.mirror.flow_settings import MAP
@@ -245,6 +246,10 @@ class FlowSurvey:
         ids = {name: source_topics[name].topic_id for name in selected}
         for topic in other_copies(subject.snapshot, subject.mirror, selected, ids):
             reasons[topic.topic] = _OF_ANOTHER.format(topic.mirror)
+        for topic in topics:
+            if topic.may_return and topic.topic in selected:
+                why = why_not_again(topic, ids[topic.topic], self._flow.settings)
+                reasons |= {topic.topic: f"not added: {why}"} if why else {}
         return {
             name: reasons.get(name, unnamed)
             for name in sorted(selected.keys() - known)

@@ -1,10 +1,10 @@
 """The step PRODUCERS of a switchover: denials are made, checked, and removed on the way back."""
 
-import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from twinlog.kafka.acls import Acl
+from twinlog.kafka.client.tasks import to_its_end
 from twinlog.kafka.errors import TwinlogError
 from twinlog.operations.switchover.course import Course, at
 from twinlog.operations.switchover.denials import Outlook, ProducerDenials
@@ -63,7 +63,7 @@ class ProducersStep:
             if self._denials is not None and outlook.denials:
                 self._denied_acls, self._outlook = outlook.denials, outlook
                 self._course.denied = True
-                await _to_its_end(self._denials.deny(outlook.denials))
+                await to_its_end(self._denials.deny(outlook.denials))
         says = (
             [f"confirmed as stopped by the operator ({outlook.beyond})"] if outlook.beyond else []
         )
@@ -208,16 +208,6 @@ async def _deny_again(denials: ProducerDenials, acls: frozenset[Acl]) -> str:
     except TwinlogError as error:
         return str(error)
     return ""
-
-
-async def _to_its_end(action: Coroutine[None, None, None]) -> None:
-    """Await an action that a cancellation does not cut off, so that its requests are answered."""
-    task = asyncio.ensure_future(action)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _principals(acls: Collection[Acl]) -> str:
