@@ -13,7 +13,7 @@ import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_markers, write_state
 from kafka.protocol.admin import DeleteTopicsRequest
-from waiting import until_async
+from waiting import until, until_async
 
 from conftest import Pair
 from twinlog import Rebuild
@@ -137,9 +137,9 @@ class Old:
         await self.fail_over(f"there.{topic}", topic, topic_id, ended(*(100 for _ in beyond)))
 
     def ends(self, topic: str, partitions: int = 1) -> list[int]:
-        """Return the log end offsets of `here`."""
+        """Return the log end offsets of `here`, where the topic may just have been created."""
         asked = [(topic, index) for index in range(partitions)]
-        found = ConsumerView(self.servers).ends(asked)
+        found = until(lambda: ConsumerView(self.servers).ends(asked), what=f"the ends of {topic}")
         return [found[one] for one in asked]
 
 

@@ -22,6 +22,7 @@ _LATER: Final = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,
+        KafkaError._NOENT,  # "No leaders found"
         KafkaError._TRANSPORT,
         KafkaError._WAIT_COORD,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
