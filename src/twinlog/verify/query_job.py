@@ -18,7 +18,7 @@ It runs in a process of its own (query_worker.py): a Spark that is neither a lan
 the other comparisons run on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -62,9 +62,23 @@ from twinlog.verify.transformed_log import MappedReader, normal_record
 
 MAX_BATCH: Final = 5000
 """Records for which the query is computed at a time."""
+MAX_BYTES: Final = 4 << 20
+"""Bytes of them, or a single record: a lane's Spark has to hold as much, in the same memory."""
 TABLES: Final = "static tables may have been others when it was copied"
 FUNCTION: Final = "a function may have read what verify does not see"
 TOO_MANY_TARGETS: Final = f"records go to more than {MAX_TOPICS} partitions of the target"
+
+
+def batches(records: Sequence[RawRecord]) -> Iterator[Sequence[RawRecord]]:
+    """Cut records, in order, into parts that Spark can hold (`MAX_BATCH`, `MAX_BYTES`)."""
+    first = size = 0
+    for at, raw in enumerate(records):
+        if at > first and (at - first == MAX_BATCH or size + len(raw.tail) > MAX_BYTES):
+            yield records[first:at]
+            first, size = at, 0
+        size += len(raw.tail)
+    if first < len(records):
+        yield records[first:]
 
 
 class Frames(Protocol):
@@ -228,10 +242,13 @@ class _QueryComparison:
         blanks: list[Blank] = []
         held: list[RawRecord] = []
         cursor = LogCursor(reader, log.end, end, blanks.append)
+        size = 0
         while records := await cursor.scan():
             held += records
-            if len(held) >= MAX_BATCH:
+            size += sum(len(raw.tail) for raw in records)
+            if len(held) >= MAX_BATCH or size >= MAX_BYTES:
                 self._write(one, log, held, blanks)
+                size = 0
         self._write(one, log, held, blanks)
 
     def _write(
@@ -239,8 +256,7 @@ class _QueryComparison:
     ) -> None:
         """Compute what becomes of records, and write it with the blanks around them."""
         items: list[Item] = list(blanks)
-        for first in range(0, len(held), MAX_BATCH):
-            part = held[first : first + MAX_BATCH]
+        for part in batches(held):
             for raw, output in zip(part, self._outputs(one, part), strict=True):
                 items.append(spooled(raw.offset, output, self._frames.meant_parts))
         if items:

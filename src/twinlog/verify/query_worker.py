@@ -29,6 +29,7 @@ from twinlog.verify.query_plan import NotDecidable
 
 CONF: Final = {
     "spark.app.name": "twinlog verify",
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",  # else its job never ends
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ansi.enabled": "true",
