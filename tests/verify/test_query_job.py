@@ -1,5 +1,7 @@
 """How many records the Spark of `verify` gets at a time (twinlog.verify.query_job)."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,5 +29,5 @@ def test_a_batch_has_so_many_bytes_or_one_record(sizes: list[int]) -> None:
     found = list(batches(records))
     assert [raw for one in found for raw in one] == records
     assert all(len(one) == 1 or sum(len(raw.tail) for raw in one) <= MAX_BYTES for one in found)
-    for one, following in zip(found, found[1:], strict=False):
+    for one, following in itertools.pairwise(found):
         assert sum(len(raw.tail) for raw in one) + len(following[0].tail) > MAX_BYTES
