@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twinlog.engines.dataframes import QueryFailed, ResultRows, SourceRow
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.records import Record
 from twinlog.mirror.dataframe_transform import DataFrameTransform, parse_dataframe_transform
 from twinlog.runtime.dataframe_process import DataFrameProcess
@@ -452,3 +454,26 @@ def test_a_lane_makes_the_same_of_each_record(
             for cell in cells
         ], value
         assert all(row.value is None or json.loads(row.value) is not None for row in own)
+
+
+def test_a_spark_that_has_ended_says_nothing_of_records(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a JVM that runs out of memory fails the comparison, and no record."""
+    frames = QueryFrames(spark.newSession(), transform({"sql": "SELECT record FROM records"}))
+
+    def fail(_rows: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(frames, "_collected", fail)
+    (output,) = frames.outputs(inputs(b"1"))
+    assert isinstance(output, Failed), "the JVM lives"
+
+    class Ended:
+        @property
+        def version(self) -> str:
+            raise ConnectionRefusedError
+
+    monkeypatch.setattr(frames, "_spark", Ended())
+    with pytest.raises(Retriable, match="JVM has ended"):
+        frames.outputs(inputs(b"1"))

@@ -19,11 +19,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.records import Record
 from twinlog.mirror.dataframe_transform import (
     RECORD_COLUMNS,
@@ -127,6 +129,7 @@ class QueryFrames:
 
         Raises:
             NotDecidable: a function gives another result the second time, or another schema.
+            Retriable: Spark has ended.
         """
         texts = [self._texts(one.record) for one in records]
         good = [at for at, one in enumerate(texts) if not isinstance(one, Failed)]
@@ -150,6 +153,7 @@ class QueryFrames:
         except NotDecidable:
             raise
         except Exception as error:  # whatever a query or function raises
+            self._require_jvm()
             reason = f"the query fails: {_condition(error)}"
         if len(numbers) == 1:
             budget[0] -= 1
@@ -160,6 +164,20 @@ class QueryFrames:
             *self._halved(records, texts, numbers[:middle], budget),
             *self._halved(records, texts, numbers[middle:], budget),
         ]
+
+    def _require_jvm(self) -> None:
+        """Check that Spark has not ended: then a failure says nothing of the records.
+
+        Raises:
+            Retriable: it has.
+        """
+        try:
+            _ = self._spark.version  # asks the JVM
+        except (Py4JError, OSError) as error:
+            raise Retriable(
+                "Spark's JVM has ended",
+                hint="if it had too little memory, raise twinlog.transform.spark.memory",
+            ) from error
 
     def _computed(
         self, records: Sequence[InputRecord], texts: Sequence[object], numbers: Sequence[int]
