@@ -279,7 +279,7 @@ class FlowTopics(Sync[FlowChanges]):
             flow=flow,
         )
         room, refused = Room(context.mirror, context.snapshot.topics), {**difference.others}
-        recreated = {
+        returned = {
             topic.topic
             for topic in context.snapshot.topics_of(context.name)
             if topic.source_deleted
@@ -298,7 +298,7 @@ class FlowTopics(Sync[FlowChanges]):
                     await clusters.add(
                         difference.topics, {name: remote}, followed_from=difference.begins
                     )
-                    self._failed(context.name, RECREATED, int(name in recreated))
+                    self._failed(context.name, RECREATED, int(name in returned))
             except TwinlogError as error:
                 refused[name] = str(error)
             else:

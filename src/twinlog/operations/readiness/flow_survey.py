@@ -247,9 +247,13 @@ class FlowSurvey:
         for topic in other_copies(subject.snapshot, subject.mirror, selected, ids):
             reasons[topic.topic] = _OF_ANOTHER.format(topic.mirror)
         for topic in topics:
-            if topic.may_return and topic.topic in selected:
-                why = why_not_again(topic, ids[topic.topic], self._flow.settings)
-                reasons |= {topic.topic: f"not added: {why}"} if why else {}
+            name = topic.topic
+            if (
+                topic.may_return
+                and name in selected
+                and (why := why_not_again(topic, ids[name], self._flow.settings))
+            ):
+                reasons[name] = f"not added: {why}"
         return {
             name: reasons.get(name, unnamed)
             for name in sorted(selected.keys() - known)
