@@ -43,15 +43,16 @@ test-fast: setup ## levels 1 to 4: pure code, properties, scenarios, simulation 
 
 test-brokers: setup ## levels 5 and 6: real brokers, real Spark
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(broker or spark) and not last and not chaos and not long" --durations=20
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m last --durations=10
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "last and not long" --durations=10
 
 chaos: setup ## every part killed under load: make chaos [TIMES=10] [SEED=n] [ONLY=test_driver] [GONE=300]
 	$(BIN)/pytest -m chaos -p no:randomly $(if $(TIMES),--times $(TIMES)) $(if $(GONE),--gone-seconds $(GONE)) $(if $(SEED),--chaos-seed $(SEED)) $(if $(ONLY),-k "$(ONLY)")
 
 test: lint test-fast test-brokers ## everything that a change has to pass
 
-long: setup ## what takes too long for each change: most conditions of the cases, Kafka 3.9.1, Avro, handing back (1 hour)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long
+long: setup ## what takes too long for each change: most conditions of the cases, Kafka 3.9.1, Avro, handing back (2 hours)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "long and not last"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "long and last"
 
 torture: setup ## load and faults by chance on real brokers: make torture [SEED=n] [SECONDS=3600] [BROKERS=1]
 	PYTHONPATH=tests/support $(BIN)/python tests/torture.py $(if $(SEED),--seed $(SEED)) --seconds $(or $(SECONDS),3600) --brokers $(or $(BROKERS),1)

@@ -75,7 +75,9 @@ def kafka_391(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
         yield cluster
 
 
-@pytest.fixture(scope="session", params=["kafka", "kafka_391"])
+@pytest.fixture(
+    scope="session", params=["kafka", pytest.param("kafka_391", marks=pytest.mark.long)]
+)
 def any_kafka(request: pytest.FixtureRequest) -> LocalCluster:
     """One broker, of the newest and of the oldest version in turn."""
     cluster = request.getfixturevalue(request.param)

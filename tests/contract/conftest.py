@@ -11,11 +11,13 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 
 _REAL = {"4.3.1": "kafka", "3.9.1": "kafka_391"}
+_VERSIONS = [
+    pytest.param("4.3.1", marks=[pytest.mark.broker]),
+    pytest.param("3.9.1", marks=[pytest.mark.broker, pytest.mark.long]),
+]
 
 
-@pytest.fixture(
-    params=["model", *(pytest.param(v, marks=pytest.mark.broker) for v in _REAL)],
-)
+@pytest.fixture(params=["model", *_VERSIONS])
 def bench_runner(request: pytest.FixtureRequest) -> BenchRunner:
     """Run behaviours on one broker: the model's, or a real one of either version."""
     if request.param == "model":
@@ -31,7 +33,7 @@ _HASTY = {
 }
 
 
-@pytest.fixture(scope="module", params=[pytest.param(v, marks=pytest.mark.broker) for v in _REAL])
+@pytest.fixture(scope="module", params=_VERSIONS)
 def hasty_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:
@@ -46,13 +48,7 @@ def hasty_kafka(
         yield cluster
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("4.3.1", marks=pytest.mark.broker),
-        pytest.param("3.9.1", marks=[pytest.mark.broker, pytest.mark.long]),
-    ],
-)
+@pytest.fixture(scope="module", params=_VERSIONS)
 def own_trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:

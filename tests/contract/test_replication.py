@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+import pytest
 from confluent_kafka import Producer
 from waiting import until_async
 
@@ -239,6 +240,7 @@ def test_nothing_lands_in_the_model_with_too_few_in_sync_replicas() -> None:
     run_on_model(body)
 
 
+@pytest.mark.long
 def test_nothing_lands_with_too_few_in_sync_replicas(own_trio: LocalCluster) -> None:
     """Goal: a batch is refused before it is appended, and the marker follows later."""
 
@@ -299,6 +301,7 @@ def test_an_unclean_election_rewinds_log_end_and_sequence_together(own_trio: Loc
     _run(own_trio, body)
 
 
+@pytest.mark.long
 def test_markers_are_never_lost_and_may_be_written_twice(own_trio: LocalCluster) -> None:
     """Goal: leaders that die (kill -9) while empty transactions end lose no marker.
 

@@ -35,7 +35,13 @@ from twinlog.local.cluster import LocalCluster
 from twinlog.local.stage import Stage
 from twinlog.local.writers import CODECS, PlainWriter, Totals
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.last,
+    pytest.mark.long,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 RATE = 300.0
 OTHERS = "other-clicks"

@@ -215,6 +215,7 @@ def test_a_throttle_outlasts_a_start(
         await_limit(None)
 
 
+@pytest.mark.long
 def test_a_topic_that_two_flows_select_later_is_copied_by_one(
     stage: Stage, topic: str, tmp_path: Path
 ) -> None:

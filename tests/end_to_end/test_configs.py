@@ -29,6 +29,7 @@ def change(servers: str, topic: str, **configs: str) -> None:
     client.incremental_alter_configs([resource])[resource].result(120)
 
 
+@pytest.mark.long
 def test_topic_configurations_follow_the_source(world: Stage, topic: str) -> None:
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers
     librdkafka_tools.make_topic(source, topic, 1, {"retention.ms": "100000000"})
@@ -78,6 +79,7 @@ def has(servers: str, topic: str, wanted: dict[str, str]) -> bool:
     return {name: found[name] for name in wanted} == wanted
 
 
+@pytest.mark.long
 def test_required_topic_settings_are_reset_at_the_failover(world: Stage, topic: str) -> None:
     """To the source's values, without asking the source; once, then the users own them."""
     source, destination = world.source.bootstrap_servers, world.destination.bootstrap_servers

@@ -113,6 +113,7 @@ def node(place: Place) -> Place:
     return place
 
 
+@pytest.mark.long
 def test_a_denied_topic_does_not_delay_the_failover_of_other_topics(node: Place) -> None:
     """`--remove '.*'`: all others are STOPPED at once, and are their users'; it is later."""
     topics = one, two, denied = [f"{PREFIX}-{name}" for name in ("one", "two", "denied")]

@@ -84,6 +84,7 @@ def test_partitions_added_on_the_source_are_mirrored(world: Stage, topic: str) -
     assert report.records == 200
 
 
+@pytest.mark.long
 def test_the_log_start_offset_follows_the_source(world: Stage, topic: str) -> None:
     """Retention on the source raises the destination's log start offset, too."""
     servers = world.source.bootstrap_servers

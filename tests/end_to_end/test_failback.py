@@ -100,6 +100,7 @@ def test_failback_and_another_failover_copy_only_new_records(both: Both, topic: 
     assert await_records(both.there, topic, 20)["records"] == 20
 
 
+@pytest.mark.long
 def test_a_divergent_tail_is_reported_and_saved(both: Both, topic: str, tmp_path: Path) -> None:
     """It is named and nothing changes; with leave it is saved, and the topic is rebuilt."""
     first, second = servers(both.there)
@@ -175,6 +176,7 @@ def test_a_topic_that_was_never_failed_over_is_refused(both: Both, topic: str) -
     assert end(first, topic) == 10
 
 
+@pytest.mark.long
 def test_foreign_records_from_before_the_failover_are_reported(both: Both, topic: str) -> None:
     """While no node runs the source goes on and dies, and users write to the destination.
 

@@ -226,6 +226,7 @@ def test_metrics_have_flows_under_the_names_of_the_source(
     assert errors is not None
 
 
+@pytest.mark.long
 def test_a_flow_keeps_to_its_throttle(stage: Stage, metrics_address: str, topic: str) -> None:
     """Goal: the setting of exact mirrors: within a tenth over 20 s, and its metrics."""
     servers, name = stage.source.bootstrap_servers, f"copied-{topic}"
@@ -262,6 +263,7 @@ def test_a_flow_keeps_to_its_throttle(stage: Stage, metrics_address: str, topic:
     until(copied, SECONDS, "all records", good=lambda end: end >= RECORDS)
 
 
+@pytest.mark.long
 def test_a_flow_without_a_node_is_not_ready(
     stage: Stage, metrics_address: str, copied: str
 ) -> None:

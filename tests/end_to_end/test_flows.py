@@ -282,6 +282,7 @@ def test_a_recreated_source_topic_is_copied_behind_the_former_one(
     assert f"{said}not copied are lost, if there were any ({name}-0: copied up to offset" in log
 
 
+@pytest.mark.long
 def test_a_topic_that_was_deleted_and_returns_later_counts_as_recreated(
     stage: Stage, topic: str, metrics_address: str
 ) -> None:

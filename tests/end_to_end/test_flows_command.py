@@ -170,6 +170,7 @@ def copied(stage: Stage, topic: str) -> str:
     return name
 
 
+@pytest.mark.long
 def test_a_flow_is_paused_before_its_topics_exist(stage: Stage, topic: str) -> None:
     """Goal: as a connector of MirrorMaker 2, also for topics of later, and after another start."""
     create(stage, "p", f"{topic}.*")
@@ -263,6 +264,7 @@ def test_a_group_is_translated(stage: Stage, copied: str, topic: str) -> None:
     assert f"group {group}-x has committed no offset on the source" in nobody.errors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to_source", [False, True])
 def test_a_time_is_translated(stage: Stage, copied: str, to_source: bool) -> None:
     """Goal: the first record from a time on, and the same record on the other cluster.
@@ -449,6 +451,7 @@ def test_a_flow_shows_its_settings_states_and_topics(stage: Stage, topic: str) -
     assert FLOW in names
 
 
+@pytest.mark.long
 def test_a_flow_begins_at_the_end_and_is_deleted_in_one_step(stage: Stage, topic: str) -> None:
     """Goal: what was before the flow has no place; its topics stay; it goes on if created again."""
     servers, name = stage.source.bootstrap_servers, f"late-{topic}"
@@ -491,6 +494,7 @@ def test_a_flow_begins_at_the_end_and_is_deleted_in_one_step(stage: Stage, topic
     }
 
 
+@pytest.mark.long
 def test_a_flow_is_not_deleted_while_no_node_runs(stage: Stage, topic: str) -> None:
     """Goal: what may still be copied is not forgotten; the end is stored, and completed later."""
     servers, name = stage.source.bootstrap_servers, f"kept-{topic}"

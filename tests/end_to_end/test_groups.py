@@ -109,6 +109,7 @@ def test_a_group_that_is_ahead_is_neither_rewound_nor_disturbed(world: Stage, to
     )
 
 
+@pytest.mark.long
 def test_an_offset_beyond_the_mirrored_records_is_copied_later(world: Stage, topic: str) -> None:
     """A group that read an open transaction's end at the source: the offset follows the data."""
     source, destination = mirrored(world, topic)
@@ -279,6 +280,7 @@ def records_from(servers: str, topic: str, offsets: dict[int, int]) -> set[tuple
     return found
 
 
+@pytest.mark.long
 def test_a_share_group_continues_at_its_start_offsets(world: Stage, topic: str) -> None:
     """The destination delivers exactly the records behind the source's start offsets.
 

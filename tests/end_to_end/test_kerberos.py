@@ -12,7 +12,10 @@ import javaproperties
 import librdkafka_tools
 import pytest
 from kdc import REALM, Kdc, by_keytab, kdc, krb5_login
+from mirror_maker_process import MirrorMakerProcess
+from remote_topics import places
 from secured_clusters import SESSION_MS, outlive_sessions, reach, refused
+from waiting import until
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
@@ -129,6 +132,33 @@ def test_a_mirror_runs_with_keytabs(place: Place) -> None:
     asked = place.realm.asked()
     for name in place.keytabs:
         assert f"{name}@{REALM} for {SERVICE}@{REALM}" in asked, "came without a ticket"
+
+
+def test_a_file_of_mirror_maker_runs_with_keytabs(place: Place, tmp_path: Path) -> None:
+    """Goal: its nodes may read the keytab that the file names, without further settings."""
+    topic, copy = "payments", "a.payments"
+    source, target = place.stage.source, place.stage.destination
+    librdkafka_tools.make_topic(source.bootstrap_servers, topic)
+    librdkafka_tools.write(source.bootstrap_servers, topic, librdkafka_tools.simple(100))
+    lines = {"clusters": "a, b", "a->b.enabled": "true", "a->b.topics": topic}
+    for kind in ("", "heartbeats.topic.", "checkpoints.topic.", "offset-syncs.topic."):
+        lines[f"{kind}replication.factor"] = "1"
+    for alias, side, name in (("a", "source", "mirror"), ("b", "destination", "twinlog")):
+        properties = place.properties(side, name)
+        lines |= {f"{alias}.{key}": value for key, value in properties.items()}
+    running = MirrorMakerProcess(tmp_path, javaproperties.dumps(lines), "--lanes", "1")
+    running.check()
+    running.start()
+
+    def copied() -> bool:
+        there = librdkafka_tools.admin(target.bootstrap_servers).list_topics(timeout=120).topics
+        return copy in there and len(places(target, copy)) == 100
+
+    try:
+        until(copied, 300, f"100 records in {copy}")
+        running.end()
+    finally:
+        running.clean_up()
 
 
 def test_sessions_outlive_their_lifetime(place: Place) -> None:

@@ -33,6 +33,7 @@ def test_a_mirror_survives_the_kill_of_each_local_process(tmp_path: Path) -> Non
         mirror.prove()
 
 
+@pytest.mark.long
 def test_a_mirror_survives_kills_in_a_spark_cluster(tmp_path: Path) -> None:
     """Kill one of two workers: its lane moves to the other one, whose own lane is not affected.
 

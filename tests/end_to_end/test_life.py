@@ -165,6 +165,7 @@ def test_a_deleted_destination_topic_fails_alone(life: Stage, topic: str) -> Non
     librdkafka_tools.await_state(life, kept, 0, "MIRRORING")
 
 
+@pytest.mark.long
 def test_alter_reconnects_to_the_source(life: Stage, topic: str, tmp_path: Path) -> None:
     """Another address of the same source: nothing is lost. Another cluster is refused."""
     mirrored(life, topic)
@@ -189,6 +190,7 @@ def test_alter_reconnects_to_the_source(life: Stage, topic: str, tmp_path: Path)
     assert report.records == 250
 
 
+@pytest.mark.long
 def test_a_node_ends_on_request_while_its_destination_is_unreachable(
     doomed: Stage, topic: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_exported_metrics_agree_with_other_sources(
     assert slowest > 0
 
 
+@pytest.mark.long
 def test_filled_markers_and_their_wait_are_counted(
     world: Stage, metrics_address: str, mirrored: str
 ) -> None:

@@ -71,6 +71,7 @@ def read_as_alice(cluster: Secured, topic: str) -> list[str]:
         consumer.close()
 
 
+@pytest.mark.long
 def test_who_reads_a_topic_reads_its_remote_topic_and_nobody_writes_to_it(
     secured_pair: tuple[Secured, Secured], topic: str, tmp_path: Path
 ) -> None:

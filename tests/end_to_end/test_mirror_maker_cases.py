@@ -525,8 +525,8 @@ CASES = (
 )
 
 
-# A condition costs more than a minute. Each of these is tested elsewhere, too; `killed` renames.
-_LONG = {"renamed", "identity", "tls", "exactly-once"}
+# A condition costs minutes. Each of these is tested elsewhere, too.
+_LONG = set(CONDITIONS) - {"transactional"}
 
 
 @pytest.fixture(scope="module")

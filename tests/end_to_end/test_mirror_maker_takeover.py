@@ -40,6 +40,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.long
 def test_a_killed_mirror_maker_is_followed_without_gap_and_repeat(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -370,6 +370,7 @@ def id_in(registry: TinyRegistry, subject: str, schema: object) -> int:
     return number
 
 
+@pytest.mark.long
 def test_transactions_without_transforms_copy_records_as_they_are(
     stage: Stage, topic: str, tmp_path: Path
 ) -> None:
@@ -389,6 +390,7 @@ def test_transactions_without_transforms_copy_records_as_they_are(
         running.kill()
 
 
+@pytest.mark.long
 def test_instances_change_to_a_sink_one_by_one(stage: Stage, topic: str, tmp_path: Path) -> None:
     """Goal: KIP-656's migration: some with the old and some with the new file, all killed once.
 

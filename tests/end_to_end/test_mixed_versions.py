@@ -18,7 +18,13 @@ import pytest
 from chaos_harness import Ordeal, ordeal
 from checkout import ROOT
 
-pytestmark = [pytest.mark.last, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.last,
+    pytest.mark.long,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 PREVIOUS = "63977781c594a345dfd8d3f13b4f5a3abd7cb0fc"
 NODES = ("one", "other")

@@ -121,6 +121,7 @@ def readiness(stage: Stage, topic: str) -> list[str]:
     return [one["reason"] for topic in found["topics"] for one in topic["findings"]]
 
 
+@pytest.mark.long
 def test_partitions_added_by_another_client_are_reported(world: Stage, topic: str) -> None:
     """They are named; mirroring goes on. When the source grows, foreign records are FAILED."""
     source, servers = world.source.bootstrap_servers, world.destination.bootstrap_servers

@@ -35,6 +35,7 @@ def once(stage: Stage) -> Done:
     )
 
 
+@pytest.mark.long
 def test_records_deleted_before_they_were_mirrored_are_skipped(alone: Stage, topic: str) -> None:
     """Records that the source has deleted before they were mirrored: the destination skips them.
 
@@ -79,6 +80,7 @@ def test_a_single_run_finds_partitions_that_the_source_has_gained(alone: Stage, 
     assert ends[topic, 2].end == 20
 
 
+@pytest.mark.long
 def test_an_unreachable_source_ends_a_single_run_with_an_error(alone: Stage, topic: str) -> None:
     """It does not wait for ever."""
     servers = alone.source.bootstrap_servers

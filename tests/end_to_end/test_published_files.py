@@ -187,6 +187,7 @@ def test_kafkas_own_file_copies_in_both_directions(
                 )
 
 
+@pytest.mark.long
 def test_the_file_of_kip_382_copies_in_both_directions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,6 +252,7 @@ def test_a_deleted_remote_topic_is_created_again_with_continue(
     librdkafka_tools.await_state(stage, fails, 0, "FAILED")
 
 
+@pytest.mark.long
 def test_a_recreated_remote_topic_is_failed_without_continue(stage: Stage, topic: str) -> None:
     """Goal: by default an operator decides, and nothing is written to the new topic."""
     name, servers = f"fail-{topic}", stage.source.bootstrap_servers

@@ -33,7 +33,7 @@ from secured_clusters import (
     sasl,
     token,
 )
-from switchover_process import Switching
+from switchover_process import Switching, switched_over
 from waiting import until, until_async
 
 from twinlog.engines.kafka_ports import KafkaSource
@@ -588,8 +588,7 @@ def test_a_switchover_denies_its_producers(place: Place) -> None:
     begin(place, mirror, topic)
     librdkafka_tools.await_state(place.stage, topic, 0, "MIRRORING")
     with Steady(topic, place.source.as_alice()) as steady:
-        switch = place.switching(mirror, "--silence-seconds", "1")
-        assert switch.end() == 0, (switch.said, switch.errors)
+        switch = switched_over(lambda: place.switching(mirror, "--silence-seconds", "1"))
         until(lambda: steady.refused, what="the refusal")
     assert steady.refused == "TOPIC_AUTHORIZATION_FAILED"
     assert switch.done == ["READINESS", "PRODUCERS", "SILENCE", "LAG", "GROUPS", "FAILOVER"]
@@ -803,6 +802,7 @@ def test_a_node_resumes_when_its_user_is_restored(place: Place) -> None:
     assert report.good, report.problems
 
 
+@pytest.mark.long
 def test_a_node_that_starts_while_a_source_refuses_access_resumes_later(place: Place) -> None:
     """Its partitions are FAILED with the reason, other mirrors go on; later it resumes."""
     topic, beside = f"{PREFIX}-scram-256", f"{PREFIX}-oauth"

@@ -199,6 +199,7 @@ def test_a_planned_switchover_loses_and_duplicates_nothing(world: Stage, topic: 
         until(lambda: producer.totals.committed, what="a transaction on the destination")
 
 
+@pytest.mark.long
 def test_groups_that_may_still_commit_first_offsets_are_waited_for(
     world: Stage, topic: str
 ) -> None:
@@ -239,6 +240,7 @@ def test_groups_that_may_still_commit_first_offsets_are_waited_for(
     assert librdkafka_tools.committed(destination, f"{topic}-consumer", topic) == {}
 
 
+@pytest.mark.long
 def test_a_switchover_aborts_while_producers_write(world: Stage, topic: str) -> None:
     """With producers that were not stopped it ends after its time limit, and nothing has changed.
 
@@ -269,6 +271,7 @@ def test_a_switchover_aborts_while_producers_write(world: Stage, topic: str) -> 
         assert row["wanted"] == "MIRRORING"
 
 
+@pytest.mark.long
 def test_the_producer_of_an_open_transaction_is_named(world: Stage, topic: str) -> None:
     """By readiness, and by a switchover that waits for it."""
     source, destination = mirrored(world, topic)
@@ -298,6 +301,7 @@ def test_the_producer_of_an_open_transaction_is_named(world: Stage, topic: str) 
     holder.abort_transaction(librdkafka_tools.SECONDS)
 
 
+@pytest.mark.long
 def test_records_written_after_the_last_check_are_named(world: Stage, topic: str) -> None:
     """By a producer that was not stopped, between the last check and the end of mirroring."""
     source, destination = mirrored(world, topic)

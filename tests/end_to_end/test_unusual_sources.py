@@ -198,6 +198,7 @@ def test_a_source_with_tiered_storage_is_mirrored(
     prove_or_refused(stage, ["tiered", "local"], "remote storage")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "selector", [pytest.param("rack aware", marks=pytest.mark.long), "a follower"]
 )
@@ -222,6 +223,7 @@ def test_a_source_with_a_replica_selector_is_mirrored(
     prove_or_refused(stage, ["plain"], "redirects fetches to broker")
 
 
+@pytest.mark.long
 def test_records_of_all_sizes_are_mirrored(stage: Stage, by_chance: Chance) -> None:
     """Records of 0 B to 5 MB, many in a batch or one that exceeds the fetch size.
 
@@ -251,6 +253,7 @@ def _any_size(choose: random.Random) -> int:
     return choose.choice((*edges, *[choose.randrange(upper)] * 20))
 
 
+@pytest.mark.long
 def test_a_log_whose_end_was_compacted_is_mirrored_or_reported(
     stage: Stage, by_chance: Chance
 ) -> None:

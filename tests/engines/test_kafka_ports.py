@@ -854,6 +854,8 @@ def test_a_recreated_topic_has_a_new_id(any_kafka: LocalCluster, topic: str) -> 
     async def scenario() -> None:
         async with prepared(any_kafka, topic, 1) as (ports, (p,), node):
             await fetch(ports.source, node, {p: 0}, 0)
+            former = ports.cluster.metadata.topics[topic].topic_id
+            assert ports.destination.appends_to(topic, former)
             await delete_topic(ports.cluster, topic)
             await make(ports.cluster, topic, 1)
 
@@ -868,6 +870,10 @@ def test_a_recreated_topic_has_a_new_id(any_kafka: LocalCluster, topic: str) -> 
                 return p in result.partitions and bool(headers(result.partitions[p]))
 
             await until_async(produced)
+            assert not ports.destination.appends_to(topic, former)
+            assert ports.destination.appends_to(
+                topic, ports.cluster.metadata.topics[topic].topic_id
+            )
             await until_async(fetched)
 
     run(scenario())

@@ -235,6 +235,7 @@ def test_the_largest_last_mirrored_end_of_several_mirrors_counts(
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_failback_waits_for_the_end_of_all_failovers(
     pair: Pair, fresh_name: Callable[[str], str], topic: str
 ) -> None:
@@ -312,7 +313,9 @@ def test_a_deleted_topic_whose_creation_fails_is_named(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("moment", ["delete_topics", "prepare", "add_topics"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("delete_topics", marks=pytest.mark.long), "prepare", "add_topics"]
+)
 def test_an_interrupted_rebuild_is_completed(
     pair: Pair, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

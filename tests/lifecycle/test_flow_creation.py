@@ -22,8 +22,8 @@ from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle import flow_creation, worker_records
 from twinlog.lifecycle.flow_creation import take_over_topics
-from twinlog.lifecycle.flow_takeover import TakenOver
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.lifecycle.taken_over import TakenOver
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_offsets import CONNECTOR
 from twinlog.mirror.errors import MirrorError, MirrorRefused

@@ -399,6 +399,16 @@ def test_a_flow_in_transactions_is_handed_back_at_its_positions(
     in_transactions(monkeypatch, {FIRST: position(80), SECOND: position(7)})
     reasons = {0: "the record at offset 80 cannot be transformed"}
     assert back({}, reasons) == [HandedBack(FIRST, 79), HandedBack(SECOND, 6)]
+    # An operator has set it back, in front of where MirrorMaker 2 had copied to (60).
+    in_transactions(monkeypatch, {FIRST: position(40), SECOND: position(7)})
+    # What that has recorded is still there.
+    back.recorded = {WORKER: stored(FIRST, 59)}
+    assert back({}, {})[0].last == 39
+    assert back.written[FIRST] == 40
+    back.recorded = {WORKER: stored(FIRST, 60)}
+    with pytest.raises(UserError, match="MirrorMaker 2 has copied orders-0 on since"):
+        back({}, {})
+    back.recorded = {}
 
     async def lost(*_: object) -> Mapping[MirrorPartition, SettledPosition]:
         raise PositionLost("the position is lost: group g has no offset")

@@ -98,6 +98,7 @@ def copy_and_kill(pair: Pair, topic: str, nodes: Lanes) -> None:
     nodes.kill("node")
 
 
+@pytest.mark.long
 def test_a_flow_whose_target_has_lost_records_is_not_handed_back(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -29,7 +29,8 @@ from twinlog.lifecycle.flow_selection import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of, flow_properties
-from twinlog.mirror.settings import RATE, REPLICAS
+from twinlog.mirror.settings import FLOW_PREFIX, RATE, REPLICAS
+from twinlog.operations.mirror_admin import MirrorAdmin
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, key_of
 from twinlog.store.snapshot import Snapshot
 
@@ -190,6 +191,43 @@ def test_other_remote_names_are_refused(values: dict[str, str], state: dict[str,
     gone = topic("t", wanted=Wanted.STOPPED)
     snapshot = Snapshot({key_of(one): one for one in (flow(), gone)})
     require_same_names(snapshot, "a-to-b", flow(values=values).source)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("source.cluster.alias", "other"), ("replication.policy.class", "IdentityReplicationPolicy")],
+)
+def test_an_altered_flow_keeps_the_remote_names_of_its_topics(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Goal: `kafka-mirrors --alter` is refused as a start is; by what the flow is to have in all.
+
+    The change itself sees a topic that a node has added since. Other properties name no topics.
+    """
+    store = Store(flow(values={**ON, "replication.policy.separator": "."}))
+    change_in(store, monkeypatch)
+    admin = MirrorAdmin({"bootstrap.servers": "b:1"})
+    admin._cluster = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None)))
+
+    def alter(**properties: str) -> None:
+        asyncio.run(admin.alter_mirror("a-to-b", properties))
+
+    alter(**{f"{FLOW_PREFIX}topics": "t"})
+    stored = dict(store.records)
+    store.before_change = [topic("t")]
+    with pytest.raises(UserError, match=r"t would be copied to \S+ by .* copies it to a\.t"):
+        alter(**{f"{FLOW_PREFIX}{name}": value})
+    assert store.records == {**stored, key_of(topic("t")): topic("t")}
+    alter(**{f"{FLOW_PREFIX}topics": "t|u", f"{FLOW_PREFIX}source.cluster.alias": "a"})
+    # A topic that has another name for a reason of its own does not hold up a throttle.
+    store.before_change = [topic("t", remote="formerly")]
+    alter(**{RATE: "7"})
+    alter(**{f"{FLOW_PREFIX}twinlog.data.loss": "continue"})
+    with pytest.raises(UserError, match="copies it to formerly"):
+        alter(**{f"{FLOW_PREFIX}topics": "t|u|v"})  # as it may select such a topic again
+    found = store.records["mirror", "a-to-b"]
+    assert isinstance(found, Mirror)
+    assert found.source.items() >= {RATE: "7", f"{FLOW_PREFIX}topics": "t|u"}.items()
 
 
 ROUTED = {

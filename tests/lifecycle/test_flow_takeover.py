@@ -24,13 +24,20 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.types import TopicPartition
 from twinlog.lifecycle import flow_takeover, worker_records
-from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_takeover import FlowTakeover
+from twinlog.lifecycle.taken_over import TakenOver
 from twinlog.local.cluster import LocalCluster
 from twinlog.local.load import delete_before
 from twinlog.mirror import connect_offsets, mm2_records
 from twinlog.mirror.connect_offsets import CONNECTOR, ConnectOffset
 from twinlog.mirror.connect_worker import default_worker
-from twinlog.mirror.flow import connect_worker_of, flow_of, flow_properties, may_route
+from twinlog.mirror.flow import (
+    connect_worker_of,
+    flow_of,
+    flow_properties,
+    may_route,
+    splits_topics,
+)
 from twinlog.mirror.mm2_records import OffsetSync
 from twinlog.store.topic_writer import ALL, Entry, append
 
@@ -152,7 +159,11 @@ class Played:
         async with client(self.pair.source) as source, target:
             topics = (await source.refresh([self.topic])).topics
             remote = (await target.refresh([self.remote])).topics
-            flow_takeover = FlowTakeover(target, source, flow, worker, routes=may_route(properties))
+            flow_takeover = FlowTakeover(
+                *(target, source, flow, worker),
+                routes=may_route(properties),
+                splits=splits_topics(properties),
+            )
             return await flow_takeover.begins(topics[self.topic], remote.get(self.remote))
 
     def begin(self, takeover: str = "compare", **settings: str) -> tuple[int, int | None, object]:
@@ -376,26 +387,32 @@ def test_a_compacted_topic(pair: Pair, topic: str) -> None:
 
 
 def test_a_remote_topic_that_is_empty(played: Played) -> None:
-    """Goal: where nothing is, all is copied; MirrorMaker 2 had another topic there."""
+    """Goal: where nothing is, all is copied, and named; `recorded` goes on behind the offset."""
     played.fill(100, 0)
-    played.record(40)
     assert [played.begins(mode) for mode in ("refuse", "compare", "recorded", "ignore")] == [[]] * 4
+    played.record(40)
+    for mode in ("refuse", "compare"):
+        assert played.begin(mode) == (0, 40, (0, 41))
+    assert played.begin("recorded") == (41, 40, None)
+    assert "[0, 41) of the source is not copied to it" in str(played.begins("recorded")[0])
+    assert played.begins("ignore") == []
 
 
 def test_an_empty_remote_topic_of_a_flow_that_begins_at_the_end(played: Played) -> None:
     """Goal: records behind what MirrorMaker 2 has recorded are not passed over.
 
-    Its remote topic was recreated, so all of the source is copied to it.
+    Its remote topic may have been recreated, so all of the source is copied to it.
     """
     latest = {"consumer.auto.offset.reset": "latest"}
     played.fill(100, 0)
     assert [played.begins(mode, **latest) for mode in ("refuse", "compare")] == [[], []]
     played.record(40)
-    for mode in ("refuse", "compare", "recorded"):
-        assert played.begin(mode, **latest) == (0, 40, None)
+    for mode in ("refuse", "compare"):
+        assert played.begin(mode, **latest) == (0, 40, (0, 41))
+    assert played.begin("recorded", **latest) == (41, 40, None)
     assert played.begins("ignore", **latest) == []
     delete_before(played.source, [(played.topic, 0, 10)])
-    assert played.begin(**latest) == (10, 40, None)
+    assert played.begin(**latest) == (10, 40, (10, 41))
 
 
 @pytest.mark.parametrize(
@@ -429,6 +446,39 @@ def test_an_empty_remote_topic_whose_records_were_routed(
         assert "twinlog.takeover=recorded begins behind" in caught.value.hint
     assert played.begin("recorded", **transform) == (41, 40, (41, 100))
     assert played.begins("ignore", **transform) == []
+
+
+ROUTER = {
+    "transforms": "route",
+    "transforms.route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+    "transforms.route.regex": ".*",
+    "transforms.route.replacement": "gone",
+}
+OF_TOMBSTONES = {
+    "transforms.route.predicate": "dead",
+    "predicates": "dead",
+    "predicates.dead.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+}
+
+
+def test_some_records_were_routed(played: Played) -> None:
+    """Goal: copies in other topics are named: how far those reach is unknown."""
+    played.fill(100, 60)
+    played.record(40)
+    router = {**ROUTER, **OF_TOMBSTONES}
+    assert played.begin(**router) == (41, 40, (41, 100))
+    assert "transforms may have routed records" in str(played.begins(**router)[0])
+    # One that goes by the topic's name, and leaves this one, has routed nothing.
+    by_name = {**ROUTER, "transforms.route.regex": "nothing"}
+    assert played.begin(**by_name) == (60, 40, None)
+
+
+def test_all_behind_the_last_copy_was_routed(played: Played) -> None:
+    played.fill(100, 60)
+    played.record(80)
+    with pytest.raises(UserError) as caught:
+        played.begins(**ROUTER, **OF_TOMBSTONES)
+    assert "or transforms have routed later ones elsewhere" in f"{caught.value}{caught.value.hint}"
 
 
 def test_it_is_refused_without_a_decision(played: Played) -> None:

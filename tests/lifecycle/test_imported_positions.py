@@ -17,11 +17,12 @@ from twinlog.engines.transactional.positions import (
     SettledPosition,
     found_position,
     position_group,
+    position_metadata,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.types import EpochEnd, Offset, TopicPartition
 from twinlog.lifecycle import flow_positions
@@ -32,7 +33,7 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.reported_positions import report_mark
 from twinlog.store.config_records import Mirror, key_of
 from twinlog.store.offset_records import Route
-from twinlog.store.snapshot import Snapshot
+from twinlog.store.snapshot import SettingsReplaced, Snapshot
 
 SETTINGS = {"enabled": "true", "topics": "orders|hidden", "transaction.producer": "true"}
 MIRROR = Mirror(
@@ -157,13 +158,16 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> Imports:
     return Imports(monkeypatch)
 
 
-def test_a_position_is_as_before_if_the_topics_are_not_added(imports: Imports) -> None:
+@pytest.mark.parametrize("error", [UserError, SettingsReplaced])
+def test_a_position_is_as_before_if_the_topics_are_not_added(
+    imports: Imports, error: type[TwinlogError]
+) -> None:
     """Goal: a refused import leaves nothing, also if a node has added the topics."""
     former = Committed(17, "by another program")
     imports.target.offsets[FLOWS][REMOTE] = former
     imports.source.offsets[GROUP][ORDERS] = Committed(9)
-    imports.fails = UserError("the topic is in the mirror already")
-    with pytest.raises(UserError, match="already"):
+    imports.fails = error("the topic is in the mirror already")
+    with pytest.raises(error, match="already"):
         imports()
     assert imports.target.offsets[FLOWS] == {REMOTE: former}
 
@@ -249,6 +253,35 @@ def test_an_offset_of_a_routed_topic_that_the_source_does_not_show_is_refused(
     imports.target.offsets[GROUP] = {seen: Committed(9), hidden: reported}
     imports(TARGET)
     assert imports.added == {ORDERS: 9}
+
+
+@pytest.mark.parametrize(
+    ("source", "lost", "refusal"),
+    [
+        (1, None, None),
+        (0, None, None),
+        (5, None, "former topic orders: its metadata has source-topic-id=AAAAAAAAAAAAAAAAAAAABQ"),
+        (1, REMOTE, "has lost records of topic orders .*its metadata has lost=a.orders-0"),
+        (1, TopicPartition("eu", 3), "its metadata has lost=eu-3"),
+    ],
+)
+def test_a_position_that_a_flow_has_committed_for_other_records_is_refused(
+    imports: Imports, source: int, lost: TopicPartition | None, refusal: str | None
+) -> None:
+    """Goal: records of a recreated topic are not passed over, and a known loss is not forgotten."""
+    route = Route(UUID(int=source), "a.orders", UUID(int=2))
+    at = Committed(9, position_metadata(route, None, lost=lost))
+    imports.target.offsets[GROUP] = {REMOTE: at}
+    if refusal is None:
+        imports(TARGET)
+        assert imports.added == {ORDERS: 9}
+        return
+    with pytest.raises(UserError, match=refusal) as caught:
+        imports(TARGET)
+    assert imports.added == {}
+    assert "has offset 9 of a.orders-0 on the target" in str(caught.value)
+    assert "commit the source's offset" in caught.value.hint
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("side", [SOURCE, TARGET])

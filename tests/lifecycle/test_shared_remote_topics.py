@@ -56,7 +56,8 @@ def added_again(
         def __init__(self, _: object) -> None: ...
 
         async def snapshot(self) -> Any:
-            return SimpleNamespace(topics_of=lambda _: [] if former is None else [former])
+            topics = [] if former is None else [former]
+            return SimpleNamespace(mirrors={"m": mirror}, topics_of=lambda _: topics)
 
         async def check_addable(self, *_: object) -> None: ...
 

@@ -15,8 +15,8 @@ from uuid import UUID
 import pytest
 
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Partition, Topic
-from twinlog.kafka.errors import Retriable, UserError
-from twinlog.kafka.types import TopicPartition
+from twinlog.kafka.errors import UserError
+from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle import changes, flow_creation, flow_positions, flow_topics
 from twinlog.lifecycle.changes import alter_mirror
 from twinlog.lifecycle.flow_creation import create_flow, stored_properties, take_over_topics
@@ -24,6 +24,7 @@ from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.lifecycle.flow_selection import select_again
 from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.lifecycle.taken_over import TakenOver
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.placement import MirrorPartition
@@ -32,7 +33,7 @@ from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Want
 from twinlog.store.mirrors import Decide, MirrorStore
 from twinlog.store.offset_log import StoredOffsets
 from twinlog.store.offset_records import BegunPartition, Route
-from twinlog.store.snapshot import Snapshot
+from twinlog.store.snapshot import SettingsReplaced, Snapshot
 
 CLUSTER = cast("Any", SimpleNamespace(config=SimpleNamespace(grants=None), cluster_id="target"))
 NAMES = ("a-to-b", "c-to-b")
@@ -294,7 +295,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def test_a_refused_topic_changes_nothing_on_the_target(clusters: Store) -> None:
     """Goal: a node refuses it at each refresh, before it reads or creates remote topics."""
-    mirror = flow("c-to-b")
+    mirror = flow("c-to-b", **{"twinlog.takeover": "compare"})
     add = FlowClusters(
         destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
     )
@@ -304,6 +305,35 @@ def test_a_refused_topic_changes_nothing_on_the_target(clusters: Store) -> None:
     assert clusters.version == 0
     assert asyncio.run(add.add(source, {"u": "u"})) == []
     assert clusters.copies("u") == ["c-to-b"]
+
+
+@pytest.mark.parametrize(("is_usual", "stored"), [(True, ()), (False, (5,))])
+def test_only_a_begin_that_is_not_usual_is_stored(
+    clusters: Store, monkeypatch: pytest.MonkeyPatch, is_usual: bool, stored: tuple[int, ...]
+) -> None:
+    """Goal: a partition of which only a line tells begins as others do."""
+    begun = TakenOver(TopicPartition("u", 0), Offset(5), Offset(9), is_usual=is_usual)
+
+    async def begins(*_: object) -> list[TakenOver]:
+        return [begun]
+
+    monkeypatch.setattr(FlowTakeover, "begins", begins)
+    mirror = flow("c-to-b", **{"twinlog.takeover": "compare"})
+    add = FlowClusters(
+        destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
+    )
+    assert asyncio.run(add.add(asyncio.run(_topics()), {"u": "u"})) == [begun]
+    [added] = [one for one in clusters.records.values() if getattr(one, "topic", "") == "u"]
+    assert cast("MirrorTopic", added).begins == stored
+
+
+def test_a_change_of_kind_names_how_the_flow_begins_anew(clusters: Store) -> None:
+    """Goal: what flows of its name have recorded does not count again, which the hint prevents."""
+    properties = flow("c-to-b", **{"transaction.producer": "true"}).source
+    with pytest.raises(UserError, match="keep their positions in different places") as refused:
+        asyncio.run(create_flow(CLUSTER, "c", "b", properties))
+    assert "twinlog flows delete --forget-offsets" in refused.value.hint
+    assert clusters.version == 0
 
 
 async def _topics() -> dict[str, Topic]:
@@ -449,22 +479,61 @@ def test_a_flow_that_would_route_its_records_again_is_not_created(
     assert created == []
 
 
-@pytest.mark.parametrize(("before", "after"), [(MAP, {}), ({}, MAP)])
-def test_a_node_adds_no_topic_by_names_that_are_outdated(
-    clusters: Store, before: dict[str, str], after: dict[str, str]
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # No position at `eu-t` in a flow that routes the records of `eu-t` to `eu-eu-t`.
+        ({**ROUTES, **MAP}, ROUTES),
+        (ROUTES, {**ROUTES, **MAP}),
+        ({}, {"source.cluster.alias": "other"}),
+        ({}, {"replication.policy.class": "DefaultReplicationPolicy"}),
+        ({}, {"topics.exclude": "u"}),
+        ({}, {"enabled": "false"}),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_node_adds_no_topic_by_settings_that_are_outdated(
+    clusters: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, str],
+    after: dict[str, str],
+    late: bool,
 ) -> None:
-    """Goal: no position at `eu-t` in a flow that routes the records of `eu-t` to `eu-eu-t`."""
-    mirror = flow("c-to-b", **ROUTES, **before)
-    clusters.records = {key_of(one): one for one in (flow("c-to-b", **ROUTES, **after),)}
+    """Goal: no topic is copied for good under a former name, or although it is excluded by now.
+
+    Nothing is created if the settings were replaced before; the change itself finds it later.
+    """
+    mirror, present = flow("c-to-b", **before), flow("c-to-b", **after)
+    clusters.records = {key_of(one): one for one in [mirror if late else present]}
+    created: list[str] = []
+
+    async def create(_: FlowClusters, __: object, names: Mapping[str, str]) -> dict[str, UUID]:
+        created.extend(names)
+        clusters.records = {key_of(present): present}
+        return dict.fromkeys(names.values(), ID)
+
+    async def undo(*_: object) -> None:
+        raise AssertionError("the present settings may have added it to a flow")
+
+    monkeypatch.setattr(flow_topics, "undo", undo)
+    monkeypatch.setattr(FlowClusters, "_create", create)
     add = FlowClusters(
         destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
     )
     source = asyncio.run(_topics())
-    with pytest.raises(Retriable, match="settings of flow c-to-b have changed"):
+    with pytest.raises(SettingsReplaced, match="settings of flow c-to-b have changed"):
         asyncio.run(add.add(source, {"u": "u"}))
     assert clusters.copies("u") == []
+    assert created == (["u"] if late else [])
+
+
+def test_settings_that_are_the_same_add_a_topic(clusters: Store) -> None:
+    mirror = flow("c-to-b", **ROUTES, **MAP)
     clusters.records = {key_of(mirror): mirror}
-    asyncio.run(add.add(source, {"u": "u"}))
+    add = FlowClusters(
+        destination=CLUSTER, source=CLUSTER, mirror=mirror, flow=flow_of(mirror.source)
+    )
+    asyncio.run(add.add(asyncio.run(_topics()), {"u": "u"}))
     assert clusters.copies("u") == ["c-to-b"]
 
 

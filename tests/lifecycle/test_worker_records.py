@@ -55,7 +55,7 @@ class Takeover:
         }
         properties = flow_properties(values, "a", "b")
         flow, worker = flow_of(properties), connect_worker_of(properties)
-        return FlowTakeover(nobody, nobody, flow, worker, routes=False)
+        return FlowTakeover(nobody, nobody, flow, worker, routes=False, splits=False)
 
     def check(self, end: int) -> None:
         asyncio.run(self._flow().check_copied({ORDERS: end}))

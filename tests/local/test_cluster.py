@@ -56,6 +56,7 @@ def test_a_single_broker_serves_clients(any_kafka: LocalCluster, topic: str) -> 
     assert _values(any_kafka, topic, 1) == ["a"]
 
 
+@pytest.mark.long
 def test_three_brokers_continue_when_any_broker_is_killed(
     trio: LocalCluster, fresh_name: Callable[[str], str]
 ) -> None:

@@ -113,6 +113,16 @@ STRIPPED = """
             f"{IDENTITY}topics = eu\\\\.[a-z]+-(events|logs)\nB->A.topics = .*\n",
             Circle(("A->B", "B->A"), "A", ("eu.a-events", "eu.a-events", "eu.a-events")),
         ),
+        (
+            "A->B B->A",
+            f"{IDENTITY}topics.exclude = orders, heartbeats\n",
+            Circle(("A->B", "B->A"), "A", ("payments", "payments", "payments")),
+        ),
+        (
+            "A->B B->A",
+            f"{IDENTITY}topics = prod-\\\\d+-.*\nheartbeats.replication.enabled = false\n",
+            Circle(("A->B", "B->A"), "A", ("prod-1-orders",) * 3),
+        ),
     ],
 )
 def test_flows_that_form_a_circle(flows: str, text: str, expected: Circle) -> None:

@@ -209,6 +209,59 @@ def test_a_property_that_only_a_policy_of_ones_own_can_have(
     assert last(lines).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("lines", "verdict", "text"),
+    [
+        ("A.alias = S", USED, "source.cluster.alias of A->B: the source's name in remote topic"),
+        ("B.alias = T", USED, "target.cluster.alias of A->B: the target's name in names of"),
+        ("B->A.enabled = true\nA.alias = S", USED, "; target.cluster.alias of B->A: the target's"),
+        ("A->B.source.cluster.alias = X\nA.alias = S", NO_EFFECT, "line 6 has precedence"),
+        ("clusters = A, B, C\nC.alias = S", NO_EFFECT, "no flow exists that has it"),
+        ("A.alias = ", ERROR, "A.alias is '': expected a name"),
+        ("alias = S", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
+        ("A->B.alias = S", UNKNOWN, "unknown property, which MirrorMaker 2 ignores"),
+    ],
+)
+def test_a_cluster_s_alias_names_remote_topics(lines: str, verdict: LineVerdict, text: str) -> None:
+    """Goal: a line that decides the names of all remote topics is not called unknown."""
+    found = last(lines)
+    assert found.verdict is verdict
+    assert text in found.text
+    assert found.value == lines.rpartition(" = ")[2]
+
+
+REGEX_ROUTER = "type = RegexRouter\nA->B.transforms.t.regex = A\\\\.(.*)\n"
+ROUTERS = {
+    "none": "",
+    "mask": "A->B.transforms = t\nA->B.transforms.t.type = DropHeaders\n"
+    "A->B.transforms.t.headers = h\n",
+    "regex": f"A->B.transforms = t\nA->B.transforms.t.{REGEX_ROUTER}"
+    "A->B.transforms.t.replacement = eu-$1\n",
+    "time": "A->B.transforms = t\nA->B.transforms.t.type = TimestampRouter\n",
+}
+
+
+@pytest.mark.parametrize("name", ["groups", "default.replication.factor", "old.retention.ms"])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_how_topics_are_created_that_records_are_routed_to(router: str, name: str) -> None:
+    """Goal: nobody believes that a topic has the retention that Connect would give it."""
+    routes = router in {"regex", "time"}
+    found = last(f"{ROUTERS[router]}A->B.topic.creation.{name} = 1")
+    assert (found.verdict, found.warns) == ((DIFFERS, True) if routes else (NOT_NEEDED, False))
+    if routes:
+        assert "default configuration: create them before" in found.text
+    for place in ("", "B.", "A->B.topic.creation.enable = true\n"):
+        line = place if place.endswith("\n") else f"{place}topic.creation.{name} = 1"
+        assert last(f"{ROUTERS[router]}{line}").verdict is NOT_NEEDED
+
+
+def test_with_a_map_routed_topics_are_created_as_remote_topics() -> None:
+    text = f"{ROUTERS['regex']}A->B.twinlog.offset.map = true\n"
+    found = last(f"{text}A->B.topic.creation.default.partitions = 3")
+    assert (found.verdict, found.warns) == (DIFFERS, True)
+    assert found.text.endswith("twinlog creates them as remote topics, with replication.factor")
+
+
 @pytest.mark.parametrize("place", ["A->B.", "A."])
 def test_what_a_hint_names_has_an_effect(place: str) -> None:
     """Goal: nobody is sent to a line that the next check refuses."""

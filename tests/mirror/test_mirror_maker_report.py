@@ -119,6 +119,19 @@ def test_a_circle_of_flows_with_unchanged_names_is_a_warning() -> None:
     assert "orders of A becomes A.orders, then A.orders" in reported(text + one_way).warnings[0]
 
 
+def test_a_circle_is_a_warning_where_each_cluster_has_a_command_of_its_own() -> None:
+    """Goal: `--clusters` selects one direction of the circle, and the other site runs the other."""
+    identity = f"replication.policy.class = {IDENTITY_POLICY}\n"
+    circle = f"{HEADER}B->A.enabled = true\n{identity}"
+    for target in ("A", "B"):
+        (warning,) = reported(circle, (target,)).warnings
+        assert warning.startswith("flows A->B, B->A form a circle")
+    third = circle.replace("clusters = A, B", "clusters = A, B, C\nC.bootstrap.servers = c:9092")
+    assert "clusters = A, B, C" in third
+    beside = f"{third}B->C.enabled = true\nB->C.topics = other\n"
+    assert reported(beside, ("C",)).warnings == (), "a flow that is in no circle"
+
+
 def test_a_circle_of_heartbeats_alone_has_other_advice() -> None:
     """Goal: different topics do not end it, as heartbeats are copied whatever `topics` is."""
     separator = "A->B.topics = orders\nA->B.replication.policy.separator = __\n"

@@ -69,6 +69,25 @@ def test_fields_are_inserted() -> None:
     assert changed("InsertField$Value", None, **static) is None
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        (b'{"id":1}', None, b'{"id":1,"s":"v"}'),
+        (b'{"id":1}', b"null", b'{"id":1,"s":"v"}'),
+        (None, b"{}", None),
+        (b"null", b"{}", b"null"),
+        (None, None, None),
+    ],
+)
+def test_fields_are_inserted_into_the_keys_of_tombstones(
+    key: bytes | None, value: bytes | None, expected: bytes | None
+) -> None:
+    """Goal: a compacted topic forgets what it has under the changed key (KAFKA-9707)."""
+    one = record(value)._replace(key=Part(key, JSON))
+    after = apply("InsertField$Key", one, static_field="s", static_value="v")
+    assert (after.key.bytes(), after.value.bytes()) == (expected, value)
+
+
 def test_fields_are_dropped_and_renamed() -> None:
     assert changed("ReplaceField$Value", exclude="a", renames="b:c") == b'{"c":"x"}'
     assert changed("ReplaceField$Value", include="a") == b'{"a":1}'

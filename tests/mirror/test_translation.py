@@ -46,14 +46,12 @@ def test_offsets_that_another_program_has_copied_are_not_translated() -> None:
     assert SAME.untranslated(offsets) == frozenset()
 
 
-def test_a_group_behind_what_is_copied_is_at_another_place() -> None:
-    """Goal: what it has committed there besides does not describe the offset that it gets."""
-    runs = OffsetRuns(Ends(Offset(5), Offset(0)))
-    runs.append(Run(Offset(7), Offset(0), 3))
-    copied = Translation({A: COPY}, {A: runs}, positions={A: 12})  # 10 and 11 have no copy
-    places = {offset: copied.keeps_place(A, offset) for offset in (4, 5, 6, 9, 10, 12, 13)}
-    assert places == {4: False, 5: True, 6: True, 9: True, 10: True, 12: True, 13: False}
-    assert SAME.keeps_place(A, 13)
+def test_only_a_partition_without_a_map_keeps_its_offsets() -> None:
+    """Goal: what a group has committed besides does not describe other records there."""
+    runs = OffsetRuns(Ends(Offset(0), Offset(0)))
+    runs.append(Run(Offset(0), Offset(0), 3))  # the same so far
+    assert not Translation({A: COPY}, {A: runs}).keeps_offsets(A)
+    assert SAME.keeps_offsets(A)
 
 
 def test_offsets_are_not_translated_where_the_copy_is_lost() -> None:

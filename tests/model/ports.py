@@ -362,6 +362,11 @@ class ModelDestination(_Client):
         if not self._may_write():
             raise Fenced(f"the lease of {self.name} has ended")
 
+    def appends_to(self, topic: str, topic_id: UUID | None) -> bool:
+        """Compare with the id that requests have."""
+        known = self._ids.get(topic)
+        return None in {known, topic_id} or known == topic_id
+
     def produce(
         self, node: int, batches: Sequence[Batch]
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.errors import UserError
 from twinlog.lifecycle import flow_creation
+from twinlog.lifecycle.creation import check_properties
 from twinlog.mirror import replication_policy
 from twinlog.mirror.flow import flow_of
 from twinlog.mirror.mirror_maker_lines import LineVerdict
 from twinlog.mirror.mirror_maker_names import CLIENT_NAMES, ROLE_NAMES, ROLES, SIDES
 from twinlog.mirror.settings import RATE, check_settings, parse_settings
 from twinlog.node.flow_targets import run_parts
-from twinlog.operations.mirror_maker import check_file
+from twinlog.operations.mirror_maker import CheckedFlows, check_file
 
 FILE = """\
 clusters = A, B
@@ -343,3 +345,133 @@ def test_only_flows_that_the_file_disables_are_switched_off(
     [target], _ = run_parts(checked.flows, checked.clusters, disabled=checked.disabled)
     assert target.alias == "B"
     assert list(target.disabled) == disabled
+
+
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule required"
+KERBEROS = "A.security.protocol = SASL_PLAINTEXT\nA.sasl.mechanism = GSSAPI\nA.sasl.jaas.config = "
+TOKEN = "A.security.protocol = SASL_PLAINTEXT\nA.sasl.mechanism = OAUTHBEARER\n"
+TLS = "A.security.protocol = SSL\nA.ssl.truststore.location = "
+PROVIDERS = "".join(
+    f"config.providers.{name}.class = org.apache.kafka.common.config.provider.{kind}\n"
+    for name, kind in (
+        ("file", "FileConfigProvider"),
+        ("directory", "DirectoryConfigProvider"),
+        ("env", "EnvVarConfigProvider"),
+    )
+)
+NAMED = {
+    "keyTab": (
+        f'{KERBEROS}{KRB5} useKeyTab=true keyTab="FOLDER/x.keytab" principal="x@Y";',
+        "FOLDER/x.keytab",
+        None,
+    ),
+    "keyTab with its type": (
+        f'{KERBEROS}{KRB5} useKeyTab=true keyTab="FILE:FOLDER/x.keytab" principal="x@Y";',
+        "FOLDER/x.keytab",
+        None,
+    ),
+    "relative keyTab": (
+        f"{KERBEROS}{KRB5} useKeyTab=true keyTab=x.keytab principal=x@Y;",
+        "FOLDER/x.keytab",
+        None,
+    ),
+    "relative keyTab with its type": (
+        f'{KERBEROS}{KRB5} useKeyTab=true keyTab="FILE:x.keytab" principal="x@Y";',
+        "FOLDER/x.keytab",
+        None,
+    ),
+    "ticketCache": (f'{KERBEROS}{KRB5} ticketCache="FOLDER/tickets";', "FOLDER/tickets", None),
+    "tickets of the system": (f"{KERBEROS}{KRB5} useTicketCache=true;", None, "KRB5CCNAME"),
+    "entry in a file": (
+        f"{KERBEROS}${{file:FOLDER/a.properties:jaas}}",
+        "FOLDER/a.properties,FOLDER/x.keytab",
+        None,
+    ),
+    "entry in a relative file": (
+        f"{KERBEROS}${{file:a.properties:jaas}}",
+        "FOLDER/a.properties,FOLDER/x.keytab",
+        None,
+    ),
+    "token": (
+        f"{TOKEN}A.sasl.oauthbearer.token.endpoint.url = file://FOLDER/the%20token",
+        "FOLDER/the token",
+        None,
+    ),
+    "store": (f"{TLS}FOLDER/ca.pem", "FOLDER/ca.pem", None),
+    "relative store": (f"{TLS}ca.pem", "FOLDER/ca.pem", None),
+    "store with a way up": (f"{TLS}sub/../ca.pem", "FOLDER/ca.pem", None),
+    "store by a variable": (f"{TLS}${{env:TS}}", "FOLDER/ca.pem", "TS"),
+    "store by a directory": (
+        f"{TLS}${{directory:FOLDER:where}}",
+        "FOLDER/ca.pem,FOLDER/where",
+        None,
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the files that `NAMED` names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TS", str(tmp_path / "ca.pem"))
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
+    (tmp_path / "where").write_text(f"{tmp_path}/ca.pem")
+    keytab = f'useKeyTab=true keyTab="{tmp_path}/x.keytab" principal="x@Y";'
+    (tmp_path / "a.properties").write_text(f"jaas={KRB5} {keytab}\nrelative=ca.pem\n")
+    return tmp_path
+
+
+def checked_lines(folder: Path, lines: str) -> CheckedFlows:
+    file = folder / "mm2.properties"
+    providers = f"config.providers = file, directory, env\n{PROVIDERS}"
+    file.write_text(f"{FILE}{providers}{lines}\n".replace("FOLDER", str(folder)))
+    return check_file(file)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_node_may_read_what_the_connection_of_a_flow_names(folder: Path, name: str) -> None:
+    """Goal: a flow that a start stores connects by what its own node is allowed, and no more."""
+    lines, paths, variables = NAMED[name]
+    checked = checked_lines(folder, lines)
+    assert checked.report.errors == ()
+    [target], _ = run_parts(checked.flows, checked.clusters)
+    expected = None if paths is None else paths.replace("FOLDER", str(folder))
+    assert target.properties.get("mirror.allowed.paths") == expected
+    assert target.properties.get("mirror.allowlist.pattern") == variables
+    node = parse_config(target.properties).config
+    [flow] = target.flows
+    source, _ = check_properties(flow.properties, node.grants)
+    assert source.security_now() == source.security
+    for other in ("/etc/krb5.keytab", f"{folder}/other.keytab", f"{folder}/x.keytab2"):
+        foreign = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "GSSAPI",
+            "sasl.jaas.config": f'{KRB5} useKeyTab=true keyTab="{other}" principal="x@Y";',
+        }
+        with pytest.raises(UserError, match=r"is not within mirror\.allowed\.paths"):
+            check_properties({**flow.properties, **foreign}, node.grants)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{TLS}${{file:FOLDER/a.properties:relative}}",
+        f"{TOKEN}A.sasl.oauthbearer.token.endpoint.url = file://FOLDER/sub/../token",
+        f'{KERBEROS}{KRB5} ticketCache="FOLDER/a,b";',
+    ],
+)
+def test_what_a_node_cannot_be_allowed_is_an_error_of_the_check(folder: Path, line: str) -> None:
+    """Goal: it is reported before a flow is stored; by the setting, as the path may be a secret."""
+    [error] = checked_lines(folder, line).report.errors
+    key = line.splitlines()[-1].partition(" =")[0].removeprefix("A.")
+    assert error.startswith(f"flow A->B: {key} leads to a file that a node cannot be allowed")
+    assert str(folder) not in error
+
+
+def test_a_node_s_own_store_may_be_relative_in_the_file(folder: Path) -> None:
+    """Goal: executors, which may have another working directory, find it, too."""
+    checked = checked_lines(folder, TLS.replace("A.", "B.") + "ca.pem")
+    [target], _ = run_parts(checked.flows, checked.clusters)
+    assert target.properties["ssl.truststore.location"] == f"{folder}/ca.pem"
+    assert "mirror.allowed.paths" not in target.properties

@@ -81,6 +81,7 @@ def test_an_unchanged_status_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen().settled
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_polling_opens_no_further_connections(
     trio: LocalCluster, kafka: LocalCluster, topic: str, fresh_name: Callable[[str], str]

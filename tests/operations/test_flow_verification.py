@@ -18,7 +18,7 @@ from twinlog.operations.flow_verification import FlowPlan, flow_logs, is_only_re
 from twinlog.operations.serialise import json_data
 from twinlog.operations.verification_report import DIFFERS, NOT_SEEN, SAME, Verification
 from twinlog.store.config_records import MirrorTopic
-from twinlog.verify.flow_job import NO_BEGIN, FlowClaim, FlowCompared, FlowPair
+from twinlog.verify.flow_task import NO_BEGIN, FlowClaim, FlowCompared, FlowPair
 from twinlog.verify.job import Sides
 from twinlog.verify.map_check import MapClaim
 from twinlog.verify.transformed_log import TransformSettings

@@ -49,6 +49,7 @@ class Stored:
     def __init__(self, *records: ConfigRecord, added: str | None = None) -> None:
         self.records = {key_of(record): record for record in records}
         self.added = added
+        self.kept: str | None = None
         self.calls: list[tuple[str, tuple[str, ...]]] = []
 
     def __call__(self, _cluster: object) -> "Stored":
@@ -69,7 +70,9 @@ class Stored:
         self.calls.append(("await", tuple(sorted(topics))))
         return ()
 
-    async def delete(self, _cluster: object, flow: str, *, forget: object = None) -> frozenset[Any]:
+    async def delete(self, _cluster: object, flow: str, *, forget: Any = None) -> frozenset[Any]:
+        if self.kept is not None:
+            forget.keywords["tell"](self.kept)
         self.calls.append(("delete", (flow,) if forget is None else (flow, "and its offsets")))
         if self.added is not None:
             self.records[key_of(topic(self.added))] = topic(self.added)
@@ -114,6 +117,19 @@ def test_what_is_recorded_is_deleted_on_request_only(monkeypatch: pytest.MonkeyP
     deleted = asyncio.run(admin(stored, monkeypatch).delete(FLOW.name, forgets_offsets=True))
     assert deleted.forgot_offsets
     assert stored.calls[-1] == ("delete", (FLOW.name, "and its offsets"))
+
+
+def test_positions_that_may_be_left_are_not_said_to_be_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: the line is told, and a program that reads the result sees it, too."""
+    stored = Stored(FLOW)
+    stored.kept = "group g was not deleted"
+    lines: list[str] = []
+    flow_admin = admin(stored, monkeypatch)
+    deleted = asyncio.run(flow_admin.delete(FLOW.name, forgets_offsets=True, tell=lines.append))
+    assert not deleted.forgot_offsets
+    assert lines == ["group g was not deleted"]
 
 
 def test_a_flow_that_gets_topics_again_and_again_is_not_deleted(

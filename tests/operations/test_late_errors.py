@@ -14,8 +14,9 @@ from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.operations import verification
 from twinlog.verify import flow_job, query_job, query_worker
-from twinlog.verify.flow_job import FlowClaim, FlowCompared, FlowPair, FlowTask, flow_task
-from twinlog.verify.flow_targets import EMPTY, DatedTarget, NeighbourRecords
+from twinlog.verify.flow_job import flow_task
+from twinlog.verify.flow_targets import EMPTY, DatedTarget, FoundTopics, NeighbourRecords
+from twinlog.verify.flow_task import FlowClaim, FlowCompared, FlowPair, FlowTask
 from twinlog.verify.job import Sides
 from twinlog.verify.query_job import QuerySource, QueryTask
 from twinlog.verify.transformed_log import TransformSettings
@@ -83,8 +84,8 @@ def shown(results: Sequence[FlowCompared]) -> dict[str, tuple[int, list[str]]]:
 
 
 def test_a_dated_topic_that_cannot_be_read_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def topics(*_: object) -> set[str]:
-        return {"day-1", "day-2"}
+    async def topics(*_: object) -> FoundTopics:
+        return FoundTopics({"day-1", "day-2"}, "source offset 7: no answer")
 
     async def targets(*_: object, **__: object) -> list[DatedTarget]:
         places = [TopicPartition(name, 0) for name in ("day-1", "day-2")]
@@ -96,7 +97,7 @@ def test_a_dated_topic_that_cannot_be_read_is_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(flow_job, "dated_topics", topics)
     monkeypatch.setattr(flow_job, "dated_targets", targets)
     assert shown(flow_task(TASK)) == {
-        "a.t": (1, []),
+        "a.t": (1, ["topics that are named by time: source offset 7: no answer"]),
         "day-1": (0, ["the broker is gone"]),
         "day-2": (1, []),
     }

@@ -118,7 +118,7 @@ def test_a_right_query_passes_and_a_host_without_spark_says_so(
     result = run("mirror-maker", "--check", file)
     told = "Spark analyses the query or function of A->Z"
     assert (result.exit_code, result.stderr.splitlines()) == (0, [told])
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--no-such-argument pyspark-shell")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     result = run("mirror-maker", "--check", file)
     _, warning = result.stderr.splitlines()
     assert warning.startswith("Warning: A->Z.twinlog.transform.sql was not analysed here: ")

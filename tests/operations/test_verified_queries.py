@@ -216,6 +216,7 @@ def test_faults_in_a_copy_are_found(pair: Pair) -> None:
     ]
 
 
+@pytest.mark.long
 def test_what_cannot_be_judged_is_not_seen(pair: Pair, tmp_path: Path) -> None:
     """Goal: several records of one, a topic that does not exist, and a static table."""
     split = {
@@ -289,6 +290,7 @@ def test_records_go_to_other_partitions(pair: Pair) -> None:
     assert {one[:2] for one in found(result)} == {(remote, 1)}
 
 
+@pytest.mark.long
 def test_a_query_that_cannot_be_decided_is_never_good(pair: Pair, tmp_path: Path) -> None:
     """Goal: a refusal by name, and beside other flows; so is a query that may not run here.
 
@@ -322,6 +324,7 @@ def test_a_query_that_cannot_be_decided_is_never_good(pair: Pair, tmp_path: Path
     assert command.output.splitlines()[-1].endswith(": the same"), command.output
 
 
+@pytest.mark.long
 def test_a_partition_that_the_query_sends_nothing_to(pair: Pair) -> None:
     """Goal: a copy once more in a partition of a topic where no record should be."""
     flow, topic = new_flow(pair, QUERY)

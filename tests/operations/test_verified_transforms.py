@@ -439,6 +439,7 @@ def merged(target: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_two_topics_in_one_are_the_same_although_a_lane_was_killed(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -4,7 +4,9 @@ import datetime
 import io
 import json
 import struct
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +18,7 @@ from tiny_registry import TinyRegistry, tiny_registry
 
 from twinlog.mirror.dataframe_transform import RegistryAccess
 from twinlog.runtime.avro_parts import AvroPart, column_type
+from twinlog.runtime.avro_schemas import ParsedSchema, check_aliases
 from twinlog.runtime.schema_registry import (
     NotAvro,
     RegistryRefusal,
@@ -254,12 +257,55 @@ def test_a_record_that_was_defined_before_is_hinted_by_its_name(source: TinyRegi
     )
 
 
+def test_branches_of_types_by_name_in_a_union(source: TinyRegistry) -> None:
+    """Goal: a schema that is a union keeps the hints of types that are used by their names."""
+    place = {**record_of(f={"type": ["null", TEXTS, CITY]}), "name": "Place"}
+    whole = record_of(home={"type": place}, work="Place")
+    source.add(SUBJECT, OLD)
+    number = source.add("t-value", ["null", whole])
+    data = kept(source).encoded(Row(home=Row(f=Row(**BERN)), work=Row(f=Row(**BERN))), "t")
+    city = {"f": ("City", BERN)}
+    assert data == wire(number, ["null", whole], {"home": city, "work": city})
+
+
+SUIT = {"type": "enum", "name": "Suit", "symbols": ["A", "B"]}
+GRADE = {"type": "enum", "name": "Grade", "symbols": ["B", "C"]}
+TWO = {"type": "fixed", "name": "Two", "size": 2}
+DUO = {"type": "fixed", "name": "Duo", "size": 2}
+TRIO = {"type": "fixed", "name": "Trio", "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "index"),
+    [
+        (["null", SUIT, GRADE], "A", 1),
+        (["null", SUIT, GRADE], "C", 2),
+        (["null", SUIT, GRADE, "string"], "B", 3),
+        (["null", TRIO, TWO], b"xy", 2),
+        (["null", SUIT, TWO], b"xy", 2),
+        (["null", {"type": "array", "items": ["null", SUIT]}, "Suit"], "B", 2),
+    ],
+)
+def test_an_enum_or_fixed_that_holds_a_value_is_its_branch(
+    source: TinyRegistry, options: list[object], value: object, index: int
+) -> None:
+    """Goal: the only one that holds it, also by its name, and rather a type without a name."""
+    source.add(SUBJECT, OLD)
+    source.add("t-value", record_of(f={"type": options}))
+    data = kept(source).encoded(Row(f=value), "t")
+    assert data is not None
+    assert data[5] == 2 * index
+
+
 @pytest.mark.parametrize(
     ("options", "value"),
     [
         (["null", CITY, TOWN], Row(**BERN)),
         (["null", CITY, "string"], BERN),
         (["null", TEXTS, "string"], Row(**BERN)),
+        (["null", SUIT, GRADE], "B"),
+        (["null", {"type": "array", "items": ["null", SUIT]}, GRADE, "Suit"], "B"),
+        (["null", TWO, DUO], b"xy"),
     ],
 )
 def test_a_branch_that_is_not_clear_is_refused(
@@ -348,6 +394,146 @@ def test_values_of_other_schemas_have_the_type_of_their_column(
     assert type(found["f"]) is type(expected["f"])  # type: ignore[index]
 
 
+def test_null_is_no_tombstone(source: TinyRegistry) -> None:
+    """Goal: a record whose schema allows null for the whole value is not written as a deletion."""
+    number = source.add(SUBJECT, ["null", "string"])
+    with pytest.raises(
+        NotAvro, match=f"a value of schema {number} is null, which would become a tombstone"
+    ):
+        kept(source).decoded(wire(number, ["null", "string"], None))
+
+
+OPTIMIZED = """
+from twinlog.runtime.avro_parts import AvroPart
+from twinlog.runtime.schema_registry import NotAvro, RegisteredSchema
+
+class Registry:
+    def latest(self, subject):
+        texts = {"s": '["null", "string"]', "t-value": '["null", "float"]'}
+        return RegisteredSchema(1, texts[subject])
+
+    def schema(self, number):
+        return self.latest("s")
+
+part = AvroPart("value", "s", Registry(), Registry())
+for attempt in (lambda: part.decoded(bytes(6)), lambda: part.encoded(0.1, "t")):
+    try:
+        print(attempt())
+    except NotAvro:
+        print("refused")
+"""
+
+
+def test_guards_hold_in_an_optimized_python() -> None:
+    """Goal: PYTHONOPTIMIZE removes assertions, and lets no value be altered."""
+    command = [sys.executable, "-O", "-c", OPTIMIZED]
+    assert subprocess.check_output(command, text=True) == "refused\nrefused\n"
+
+
+AB = record_of(a="string", b={"type": ["null", "string"]})
+RENAMED = {"type": ["null", "string"], "default": None, "aliases": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "name"),
+    [
+        (AB, record_of(b=RENAMED), "R"),
+        (AB, {**record_of(b=RENAMED), "name": "S", "aliases": ["R"]}, "S"),
+        (record_of(a="string", c="string"), record_of(b={**RENAMED, "aliases": ["a", "c"]}), "R"),
+        (
+            {**record_of(f={"type": {"type": "array", "items": AB}}), "name": "T"},
+            {**record_of(f={"type": {"type": "array", "items": record_of(b=RENAMED)}})}
+            | {"name": "T"},
+            "R",
+        ),
+        (
+            {"type": "map", "values": ["null", AB]},
+            {"type": "map", "values": {**record_of(b=RENAMED), "namespace": "acme"}},
+            "acme.R",
+        ),
+    ],
+)
+def test_a_field_that_several_fields_are_read_into_is_refused(
+    source: TinyRegistry, written: dict[str, Any], read: dict[str, Any], name: str
+) -> None:
+    """Goal: an alias does not replace the value of the field that has the name."""
+    number = source.add(SUBJECT, written)
+    source.add(SUBJECT, read)
+    text = rf"schema {number} cannot be resolved: field b of {name} can be read from several fields"
+    with pytest.raises(UnsupportedSchema, match=f"{text}: a, [bc]"):
+        kept(source).decoded(struct.pack(">bI", 0, number) + b"\2x\2\2y")
+
+
+def test_a_field_is_read_by_its_name_or_by_one_alias(source: TinyRegistry) -> None:
+    """Goal: a renamed field, and one whose former name is in use again."""
+    renamed = source.add(SUBJECT, record_of(a="string"))
+    both = source.add(SUBJECT, AB)
+    source.add(SUBJECT, record_of(b=RENAMED))
+    assert kept(source).decoded(wire(renamed, record_of(a="string"), {"a": "x"})) == {"b": "x"}
+    source.add(SUBJECT, record_of(a="string", b=RENAMED))
+    assert kept(source).decoded(wire(both, AB, {"a": "x", "b": "y"})) == {"a": "x", "b": "y"}
+
+
+def item(namespace: str, **fields: object) -> dict[str, Any]:
+    """A record with a name that others have in other namespaces."""
+    return {**record_of(**fields), "name": f"{namespace}.Item"}
+
+
+def parsed_of(schema: Any) -> ParsedSchema:
+    types: dict[str, Any] = {}
+    return ParsedSchema(fastavro.parse_schema(schema, named_schemas=types), types)
+
+
+CODE = {"type": "string", "aliases": ["id"]}
+NOTE = {"type": "string", "default": "-"}
+X = item("x", id="long", code="string")
+Y = item("y", code=CODE)
+
+
+@pytest.mark.parametrize(
+    ("kind_of", "value_of"),
+    [
+        (lambda one: one, lambda value: value),
+        (lambda one: ["null", one], lambda value: value),
+        (lambda one: {"type": "array", "items": one}, lambda value: [value, value]),
+        (lambda one: {"type": "map", "values": ["null", one]}, lambda value: {"k": value}),
+        (lambda one: item("z", f={"type": one}), lambda value: {"f": value}),
+    ],
+)
+def test_records_of_one_name_that_are_not_read_into_each_other(
+    source: TinyRegistry, kind_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
+) -> None:
+    """Goal: an alias in one namespace is no matter for a record of another one."""
+    written = record_of(a={"type": kind_of(X)}, b={"type": Y}, c="x.Item", d="y.Item")
+    number = source.add(SUBJECT, written)
+    source.add(SUBJECT, {**written, "fields": [*written["fields"], {"name": "note", **NOTE}]})
+    x, y = {"id": 1, "code": "p"}, {"code": "q"}
+    value = {"a": value_of(x), "b": y, "c": x, "d": y}
+    part = kept(source)
+    assert part.decoded(wire(number, written, value)) == {**value, "note": "-"}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (record_of(a={"type": X}), record_of(a={"type": Y}, b={"type": ["null", X]})),
+        (record_of(a={"type": X}, b="x.Item"), record_of(a={"type": X}, b={"type": Y})),
+        (record_of(a={"type": X}), record_of(b={"type": Y, "aliases": ["a"]}, c={"type": X})),
+        (record_of(a={"type": ["null", X, Y]}), record_of(a={"type": ["null", Y]})),
+        (
+            record_of(a={"type": item("w", n={"type": ["null", "w.Item"]}, x={"type": X})}),
+            record_of(a={"type": item("w", n={"type": ["null", "w.Item"]}, x={"type": Y})}),
+        ),
+    ],
+)
+def test_records_of_one_name_that_are_read_into_each_other(
+    written: dict[str, Any], read: dict[str, Any]
+) -> None:
+    """Goal: fastavro reads a record as one of another namespace, also where its own is there."""
+    with pytest.raises(ValueError, match=r"field code of y\.Item can be read from several fields"):
+        check_aliases(parsed_of(written), parsed_of(read))
+
+
 def test_a_value_that_its_column_cannot_hold_is_refused(source: TinyRegistry) -> None:
     """Goal: it does not become null."""
     millis = record_of(f={"type": {"type": "long", "logicalType": "timestamp-millis"}})
@@ -423,6 +609,39 @@ def test_bytes_that_do_not_fit_their_schema_are_refused(source: TinyRegistry) ->
         part.decoded(struct.pack(">bI", 0, 9) + good[5:])
 
 
+@pytest.mark.parametrize(
+    ("schema_of", "value_of"),
+    [
+        (lambda record: record, lambda value: value),
+        (lambda record: {"type": "array", "items": record}, lambda value: [value]),
+        (lambda record: {**record_of(f={"type": record}), "name": "S"}, lambda value: {"f": value}),
+    ],
+)
+def test_a_record_that_is_cut_off_in_a_skipped_field_is_refused(
+    source: TinyRegistry, schema_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
+) -> None:
+    """Goal: fields that the column lacks are there, whatever text they have."""
+    schema = schema_of(record_of(id="long", x="string", y={"type": DUO}, z="double"))
+    number = source.add(SUBJECT, schema)
+    source.add(SUBJECT, schema_of(record_of(id="long")))
+    data = wire(number, schema, value_of({"id": 1, "x": "abc", "y": b"xy", "z": 1.5}))
+    expected = value_of({"id": 1})
+    part = kept(source)
+    assert part.decoded(data) == expected
+    assert part.decoded(data.replace(b"abc", b"\xff\xff\xff")) == expected
+    for length in range(5, len(data)):
+        with pytest.raises(NotAvro, match=f"does not fit its schema {number}"):
+            part.decoded(data[:length])
+
+
+def test_times_beyond_those_of_python_are_skipped(source: TinyRegistry) -> None:
+    """Goal: a field that the column lacks may have any value of its type."""
+    number = source.add(SUBJECT, record_of(id="long", at={"type": MILLIS}))
+    source.add(SUBJECT, record_of(id="long"))
+    data = wire(number, record_of(id="long", at="long"), {"id": 1, "at": 2**60})
+    assert kept(source).decoded(data) == {"id": 1}
+
+
 def test_a_registry_that_is_away_is_named() -> None:
     """Goal: the message says which one."""
     registry = SchemaRegistry(RegistryAccess("http://127.0.0.1:9/"))
@@ -440,8 +659,8 @@ def test_schemas_of_other_kinds_are_refused(
         kept(source)
 
 
-COUNTRY = {"type": "enum", "name": "acme.Country", "symbols": ["CH", "JP"]}
-ADDRESS = {
+COUNTRY: dict[str, Any] = {"type": "enum", "name": "acme.Country", "symbols": ["CH", "JP"]}
+ADDRESS: dict[str, Any] = {
     "type": "record",
     "name": "acme.Address",
     "fields": [{"name": "city", "type": "string"}, {"name": "country", "type": "acme.Country"}],
@@ -502,6 +721,209 @@ def test_schemas_that_refer_to_others(source: TinyRegistry, target: TinyRegistry
     assert part.encoded(part.decoded(data), "a.orders") == mapped
 
 
+PARTY: dict[str, Any] = {**record_of(home="acme.Address"), "name": "acme.Party"}
+DEPOT: dict[str, Any] = {**record_of(place="acme.Address", size="int"), "name": "acme.Depot"}
+WHOLE_ADDRESS = {**ADDRESS, "fields": [ADDRESS["fields"][0], {"name": "country", "type": COUNTRY}]}
+WHOLE_PARTY = {**record_of(home={"type": WHOLE_ADDRESS}), "name": "acme.Party"}
+BERN_CH = {"city": "Bern", "country": "CH"}
+PARTY_ROW = Row(home=Row(**BERN_CH))
+DEPOT_ROW = Row(place=Row(**BERN_CH), size=3)
+
+
+def events(registry: TinyRegistry, subject: str, schema: object) -> int:
+    """Register a schema that refers to PARTY and DEPOT, which both refer to ADDRESS."""
+    registry.add("country", COUNTRY)
+    registry.add("address", ADDRESS, [reference("acme.Country", "country", 1)])
+    address = reference("acme.Address", "address", 1)
+    registry.add("party", PARTY, [address])
+    registry.add("depot", DEPOT, [address])
+    both = [reference("acme.Party", "party", 1), reference("acme.Depot", "depot", 1)]
+    return registry.add(subject, json.dumps(schema), both)
+
+
+@pytest.mark.parametrize(
+    ("schema_of", "value_of"),
+    [
+        (lambda party: party, lambda value: value),
+        (lambda party: ["null", party], lambda value: value),
+        (lambda party: {"type": "array", "items": party}, lambda value: [value, value]),
+        (lambda party: {"type": "map", "values": party}, lambda value: {"a": value, "b": value}),
+        (lambda party: ["null", {"type": "array", "items": party}], lambda value: [value]),
+        (
+            lambda party: {"type": "array", "items": record_of(p={"type": party}, q="acme.Party")},
+            lambda value: [Row(p=value, q=value)],
+        ),
+    ],
+)
+def test_schemas_that_are_made_of_types_of_others(
+    source: TinyRegistry, schema_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
+) -> None:
+    """Goal: a name, union, array or map of types that it refers to is read and written."""
+    number = events(source, SUBJECT, schema_of("acme.Party"))
+    events(source, "t-value", schema_of("acme.Party"))
+    row = value_of(PARTY_ROW)
+    value = Row(v=row).asDict(recursive=True)["v"]
+    data = wire(number, schema_of(WHOLE_PARTY), value)
+    part = kept(source)
+    for _ in range(2):
+        assert part.decoded(data) == value
+        assert part.encoded(row, "t") == data
+    with pytest.raises(NotAvro, match=f"does not fit its schema {number}"):
+        part.decoded(data[:-1])
+
+
+def test_several_types_of_other_schemas_in_one_topic(source: TinyRegistry) -> None:
+    """Goal: a union of event types is written, is read as one of them, and is no column."""
+    both = ["acme.Party", "acme.Depot"]
+    number = events(source, SUBJECT, both)
+    with pytest.raises(UnsupportedSchema, match="a union of several types has no column type"):
+        kept(source)
+    events(source, "t-value", both)
+    for name, row in {"acme.Party": PARTY_ROW, "acme.Depot": DEPOT_ROW}.items():
+        events(source, f"{name}-value", name)
+        source.subjects[SUBJECT] = source.subjects[f"{name}-value"]
+        part = kept(source)
+        value = row.asDict(recursive=True)
+        data = wire(number, [WHOLE_PARTY, DEPOT], (name, value))
+        for _ in range(2):
+            assert part.encoded(row, "t") == data
+            assert part.decoded(data) == value
+
+
+def test_records_of_types_of_others_are_resolved_to_a_later_version(source: TinyRegistry) -> None:
+    """Goal: a union by names is read by a schema that is no union, and the other way round."""
+    shapes = ["acme.Party", ["null", "acme.Party"], ["acme.Depot", "acme.Party"]]
+    numbers = [events(source, f"{at}-value", shape) for at, shape in enumerate(shapes)]
+    later = record_of(home="acme.Address", note={"type": "string", "default": "-"})
+    address = reference("acme.Address", "address", 1)
+    source.add("party", {**later, "name": "acme.Party"}, [address])
+    value = {"home": BERN_CH}
+    whole_depot = {**record_of(place={"type": WHOLE_ADDRESS}, size="int"), "name": "acme.Depot"}
+    written = [WHOLE_PARTY, ["null", WHOLE_PARTY], [whole_depot, PARTY]]
+    for latest in ("acme.Party", ["null", "acme.Party"]):
+        source.add(SUBJECT, json.dumps(latest), [reference("acme.Party", "party", 2)])
+        part = kept(source)
+        for number, schema in zip(numbers, written, strict=True):
+            hint = ("acme.Party", value) if isinstance(schema, list) else value
+            assert part.decoded(wire(number, schema, hint)) == {**value, "note": "-"}
+
+
+def test_a_name_that_no_schema_defines_is_refused(source: TinyRegistry) -> None:
+    """Goal: it is said at the start, and no record is blamed."""
+    for schema in ("acme.No", ["null", "acme.No"], {"type": "array", "items": "acme.No"}):
+        number = events(source, SUBJECT, schema)
+        with pytest.raises(UnsupportedSchema, match=rf"schema {number} cannot be read: acme\.No"):
+            kept(source)
+
+
+def two_versions(registry: TinyRegistry, other: dict[str, Any]) -> int:
+    """Register a schema that reaches COUNTRY by an address, and this type directly."""
+    registry.add("country", COUNTRY)
+    country = reference("acme.Country", "country", 1)
+    registry.add("address", ADDRESS, [country])
+    registry.add("country", other)
+    versions = [reference("acme.Address", "address", 1), reference("acme.Country", "country", 2)]
+    return registry.add("other-value", SHIPPED, versions)
+
+
+def test_two_definitions_of_a_type_are_refused(source: TinyRegistry) -> None:
+    """Goal: CH is not read as AT, nor written as AT, whichever definition a client takes."""
+    number = two_versions(source, {**COUNTRY, "symbols": ["AT", "CH", "JP"]})
+    source.add(SUBJECT, OLD)
+    part = kept(source)
+    text = f"schema {number} cannot be read: it has two definitions of acme.Country that differ"
+    with pytest.raises(UnsupportedSchema, match=text):
+        part.decoded(struct.pack(">bI", 0, number) + b"\0")
+    with pytest.raises(UnsupportedSchema, match=text):
+        part.encoded(Row(id=1), "other")
+    home = Row(city="Bern", country="CH")
+    source.subjects["t-value"] = source.subjects["other-value"]
+    with pytest.raises(UnsupportedSchema, match=text):
+        part.encoded(Row(**{"id": 1, "from": home, "to": None, "made": "CH"}), "t")
+    with pytest.raises(UnsupportedSchema, match=text):
+        AvroPart("value", "other-value", client(source), client(source))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"name": "made", "type": {**COUNTRY, "symbols": ["JP", "CH"]}},
+        {"name": "made", "type": ["null", {**COUNTRY, "default": "JP"}]},
+        {"name": "x", "type": {"type": "array", "items": {**ADDRESS, "aliases": ["acme.A"]}}},
+        {"name": "x", "type": {**ADDRESS, "fields": [*ADDRESS["fields"][::-1]]}},
+    ],
+)
+def test_a_definition_that_differs_from_a_reference_is_refused(
+    source: TinyRegistry, own: dict[str, Any]
+) -> None:
+    """Goal: types that the schema itself defines are compared with those that it refers to."""
+    source.add("country", COUNTRY)
+    country = reference("acme.Country", "country", 1)
+    source.add("address", ADDRESS, [country])
+    schema = {"type": "record", "name": "acme.Order", "fields": [own]}
+    for text in (schema, ["null", schema]):
+        source.add(SUBJECT, text, [reference("acme.Address", "address", 1)])
+        with pytest.raises(UnsupportedSchema, match=r"two definitions of acme\.\w+ that differ"):
+            kept(source)
+
+
+def test_branches_with_two_definitions_of_a_type_are_refused(source: TinyRegistry) -> None:
+    """Goal: fastavro parses the branches of a schema that is a union one by one."""
+    other = {**COUNTRY, "symbols": ["AT", "CH"]}
+    branches = [record_of(f={"type": COUNTRY}), {**record_of(f={"type": other}), "name": "S"}]
+    source.add(SUBJECT, OLD)
+    source.add("t-value", branches)
+    with pytest.raises(UnsupportedSchema, match=r"two definitions of acme\.Country that differ"):
+        kept(source).encoded(Row(f="CH"), "t")
+
+
+def test_equal_definitions_of_a_type_are_no_matter(source: TinyRegistry) -> None:
+    """Goal: one that differs in its text only is the same type."""
+    fields = [{"name": "city", "type": {"type": "string", "avro.java.string": "String"}}]
+    whole = {**ADDRESS, "doc": "x", "fields": [*fields, {"name": "country", "type": COUNTRY}]}
+    source.add("address", whole)
+    country = {"name": "Country", "namespace": "acme", "type": "enum", "symbols": ["CH", "JP"]}
+    source.add("country", country)
+    source.add("other", ADDRESS, [reference("acme.Country", "country", 1)])
+    references = [reference("acme.Address", "address", 1), reference("other", "other", 1)]
+    number = source.add(SUBJECT, SHIPPED, references)
+    home = {"city": "Bern", "country": "CH"}
+    value = {"id": 7, "from": home, "to": None, "made": "JP"}
+    schema = {**SHIPPED, "fields": [*SHIPPED["fields"]]}
+    schema["fields"][1] = {"name": "from", "type": whole}
+    assert kept(source).decoded(wire(number, schema, value)) == value
+
+
+RULES = {"domainRules": [{"name": "encrypt", "kind": "TRANSFORM", "type": "ENCRYPT"}]}
+
+
+@pytest.mark.parametrize("subject", [SUBJECT, "address", "country"])
+def test_schemas_with_rules_are_not_registered_without_them(
+    source: TinyRegistry, target: TinyRegistry, subject: str
+) -> None:
+    """Goal: nobody writes in the clear what the source's registry has encrypted."""
+    number = shipped(source, 1)
+    source.more[source.subjects[subject][0]] = {"ruleSet": RULES}
+    data = struct.pack(">bI", 0, number)
+    with pytest.raises(RegistryRefusal, match=r"schema \d+ has a ruleSet: it is not registered"):
+        between(source, target).mapped(data, "t")
+    assert "t-value" not in target.subjects
+    assert kept(source).mapped(data, "t") == data
+
+
+def test_schemas_with_no_rules_or_metadata_are_registered(
+    source: TinyRegistry, target: TinyRegistry
+) -> None:
+    """Goal: only rules are missed where they are not copied."""
+    number = source.add(SUBJECT, OLD)
+    none: dict[str, Any] = {"domainRules": [], "migrationRules": None}
+    source.more[number] = {"ruleSet": none, "metadata": {"properties": {"owner": "x"}}}
+    data = wire(number, OLD, {"id": 1})
+    assert between(source, target).mapped(data, "t") == wire(100, OLD, {"id": 1})
+    source.more[number] = {"ruleSet": None}
+    assert between(source, target).mapped(data, "t") == wire(100, OLD, {"id": 1})
+
+
 def test_references_without_an_end_are_refused(
     source: TinyRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,6 +939,10 @@ def test_references_without_an_end_are_refused(
     with pytest.raises(RegistryRefusal, match="more than 32 nested references"):
         kept(source)
     assert len(source.requests) < 50
+
+
+def column_of(schema: Any) -> t.DataType:
+    return column_type(*parsed_of(schema))
 
 
 def test_the_types_of_columns() -> None:
@@ -541,7 +967,7 @@ def test_the_types_of_columns() -> None:
             {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
         ],
     }
-    found = column_type(fastavro.parse_schema(schema))
+    found = column_of(schema)
     assert found.simpleString() == (
         "struct<flag:boolean,at:timestamp,day:date,price:decimal(9,2),kind:string,other:string,"
         "raw:binary,tags:array<string>,counts:map<string,int>,uuid:string>"
@@ -584,4 +1010,4 @@ def test_types_that_spark_does_not_have_are_refused(kind: object, text: str) -> 
     """Goal: no value is squeezed into another type."""
     schema = {"type": "record", "name": "Tree", "fields": [{"name": "a", "type": kind}]}
     with pytest.raises(UnsupportedSchema, match=text):
-        column_type(fastavro.parse_schema(schema))
+        column_of(schema)

@@ -189,6 +189,93 @@ def test_a_table_that_is_not_written_yet_is_not_empty(
     assert caught.value.only_here
 
 
+@pytest.mark.parametrize("path", ["file://{0}/prices.csv", "{0}/price*.csv"])
+@pytest.mark.parametrize("data", ["part-0", "p=1/part-0", "../prices0.csv"])
+def test_a_table_that_is_being_written_is_known_by_any_form_of_its_path(
+    spark: Spark, tmp_path: Path, path: str, data: str
+) -> None:
+    table = tmp_path / "prices.csv"
+    (table / "_temporary").mkdir(parents=True)
+    (table / data).parent.mkdir(exist_ok=True)
+    (table / data).write_text("id\n1\n")
+    query = {"sql": "SELECT record FROM records, prices", "tables.prices": path.format(tmp_path)}
+    with pytest.raises(QueryUnusable, match=r"tables\.prices: a program writes it"):
+        spark.run(transform({**query, "tables.prices.schema": "id BIGINT"}), b"")
+
+
+def test_a_file_beside_one_that_is_being_written_is_read(spark: Spark, tmp_path: Path) -> None:
+    (tmp_path / "_temporary").mkdir()
+    (tmp_path / "prices.csv").write_text("id\n1\n")
+    query = {"sql": "SELECT record FROM records, prices"}
+    query["tables.prices"] = str(tmp_path / "prices.csv")
+    assert spark.run(transform(query), b"").rows == [(0,)]
+
+
+def _write_parquet(spark: Spark, table: Path, query: str) -> None:
+    """Write a table; the statement gives no records, which is an error behind it."""
+    statement = f"INSERT OVERWRITE DIRECTORY '{table}' USING parquet {query}"
+    with pytest.raises(QueryUnusable):
+        spark.run(transform({"sql": statement}), b"")
+    assert list(table.glob("part-*"))
+
+
+def test_a_parquet_table_has_all_columns_of_its_schema(spark: Spark, tmp_path: Path) -> None:
+    """Goal: a column with another name is not null in all rows, as Spark would have it."""
+    table = tmp_path / "prices.parquet"
+    columns = "1L AS product_id, named_struct('EUR', 5L) AS price"
+    _write_parquet(spark, table, f"SELECT {columns}")
+    query = {"sql": "SELECT record FROM records, prices", "tables.prices": str(table)}
+    schema = "id BIGINT, Price STRUCT<eur: BIGINT, usd: BIGINT>"
+    with pytest.raises(
+        QueryUnusable, match=r"lack columns of its schema: id, Price\.usd"
+    ) as caught:
+        spark.run(transform({**query, "tables.prices.schema": schema}), b"")
+    assert caught.value.only_here
+    query["tables.prices.schema"] = "PRODUCT_ID BIGINT, price STRUCT<EUR: BIGINT>"
+    assert spark.run(transform(query), b"").rows == [(0,)]
+
+
+def test_a_parquet_table_is_read_by_its_schema_whatever_else_it_has(
+    spark: Spark, tmp_path: Path
+) -> None:
+    """Goal: Spark's reader without a schema refuses columns that differ between files."""
+    table = tmp_path / "prices.parquet"
+    for number, columns in enumerate(("1 AS id, 'a' AS other", "2L AS id, 2 AS other")):
+        _write_parquet(spark, table / f"of={number}", f"SELECT {columns}")
+    query = {"sql": "SELECT record, string(id) AS value FROM records, prices ORDER BY id"}
+    query |= {"tables.prices": str(table), "tables.prices.schema": "id BIGINT"}
+    assert spark.run(transform(query), b"").rows == [(0, b"1"), (0, b"2")]
+    query["tables.prices.schema"] = "id BIGINT, price BIGINT"
+    unknown = (
+        r"null in all rows, and whether its files have them .*: price: .*CANNOT_MERGE_INCOMPATIBLE"
+    )
+    with pytest.raises(QueryUnusable, match=unknown):
+        spark.run(transform(query), b"")
+
+
+def test_settings_of_the_host_do_not_change_what_a_table_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: a damaged file is an error, whatever jobs of this host make of one."""
+    (tmp_path / "conf").mkdir()
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.write_text("spark.sql.files.ignoreCorruptFiles true\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(defaults.parent))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {defaults} pyspark-shell")
+    spark, table = Spark(), tmp_path / "prices.parquet"
+    try:
+        _write_parquet(spark, table, "SELECT /*+ REPARTITION(2) */ id FROM range(1000)")
+        one, *_ = sorted(table.glob("part-*"))
+        one.write_bytes(one.read_bytes()[:100])
+        (table / f".{one.name}.crc").unlink()
+        query = {"sql": "SELECT record FROM records, prices", "tables.prices": str(table)}
+        with pytest.raises(QueryUnusable, match=r"tables\.prices"):
+            spark.run(transform({**query, "tables.prices.schema": "id BIGINT"}), b"")
+    finally:
+        spark.result(spark.process.close())
+        spark.runner.close()
+
+
 @pytest.mark.parametrize(("form", "text"), [("csv", "id\n"), ("json", "\n")])
 def test_a_table_without_rows_says_so(spark: Spark, tmp_path: Path, form: str, text: str) -> None:
     """Goal: an empty file is one that is about to be written."""
@@ -677,6 +764,7 @@ def test_a_process_that_was_killed_is_started_again(spark: Spark, which: str) ->
     assert spark.run(transform({"sql": SAME}), b"a").rows == [(0,)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_spark_that_starts_slowly_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: on a busy host it would be ended and started again for ever."""

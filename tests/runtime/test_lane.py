@@ -19,6 +19,7 @@ from twinlog.engines.exact.shard import Shard
 from twinlog.engines.exact.spec import PartitionSpec, PartitionStage
 from twinlog.engines.loop_steps import Steps
 from twinlog.engines.settings import LaneSettings
+from twinlog.engines.translated import engine as flow_engine
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import Parsed, parse_config, parse_source
 from twinlog.kafka.client.references import NOTHING, Grants
@@ -31,7 +32,7 @@ from twinlog.kafka.protocol.fetch import Fetched
 from twinlog.kafka.requests.expiration import Expirations
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.settings import EXACT
+from twinlog.mirror.settings import EXACT, TRANSLATED
 from twinlog.runtime import lane, mirror_engines
 from twinlog.runtime.mirror_engines import RunningEngine
 from twinlog.store.config_records import Mirror, MirrorTopic, key_of
@@ -222,15 +223,20 @@ def test_a_lane_writes_only_while_the_lease_holds() -> None:
 def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: running shards use what brokers report now; without a report, the last value (A8)."""
     told: list[Expirations] = [Expirations(1_000, 5_000), Expirations(), Expirations(2_000, 5_000)]
+    told_flows = list(told)
 
     async def expiration(_: object) -> Expirations:
         return told.pop(0)
+
+    async def expiration_of_flows(_: object) -> Expirations:
+        return told_flows.pop(0)
 
     async def story() -> None:
         running_lane = _real_lane()
         running_lane._cluster.brokers_time = SimpleNamespace(now_ms=lambda: 0)  # type: ignore[assignment]
         plane = running_lane._engines.engine_for(MIRROR, None).plane  # type: ignore[attr-defined]
         monkeypatch.setattr(engine, "expirations", expiration)
+        monkeypatch.setattr(flow_engine, "expirations", expiration_of_flows)
         for known in (1_000, 1_000, 2_000):
             await running_lane.on_assigned({len(told)})
             await running_lane._engines._refresh()
@@ -238,6 +244,8 @@ def test_the_expiration_is_read_at_each_takeover(monkeypatch: pytest.MonkeyPatch
             shards = [one.writers[EXACT].shard for one in running_lane._owned.values()]  # type: ignore[attr-defined]
             assert {shard.settings.producer_expiration_ms for shard in shards} == {known}
             assert {shard.settings.ids_expiration_ms for shard in shards} == {5_000}
+            flows = [one.writers[TRANSLATED] for one in running_lane._owned.values()]
+            assert {one.settings.ids_expiration_ms for one in flows} == {5_000}  # type: ignore[attr-defined]
         for owned in running_lane._owned.values():
             owned.informed = True
         await running_lane._engines._refresh()

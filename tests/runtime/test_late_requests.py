@@ -39,7 +39,7 @@ REQUEST_TIMEOUT_S = 10.0
 SETTINGS = LaneSettings(lease_s=1.0, backoff_max_s=1.0)
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
+@pytest.fixture(scope="module", params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.long)])
 def destination(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster]:

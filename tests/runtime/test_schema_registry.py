@@ -1,7 +1,9 @@
 """A client of a schema registry: credentials, TLS, and what is no answer."""
 
 import re
+import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -79,6 +81,35 @@ def test_credentials_do_not_follow_a_redirect(guarded: TinyRegistry) -> None:
         with pytest.raises(RegistryTrouble, match="answers 302"):
             client(guarded, USER).latest(SUBJECT)
         assert other.requests == []
+
+
+def test_an_answer_that_is_cut_off_is_the_registrys_fault(guarded: TinyRegistry) -> None:
+    """Goal: no record is blamed for it, and the registry is asked again."""
+    registry = client(guarded, USER)
+    guarded.lacks = 1
+    text = rf"the schema registry {guarded.url} does not answer: IncompleteRead\("
+    with pytest.raises(RegistryTrouble, match=text):
+        registry.schema(7)
+    guarded.lacks = 0
+    assert registry.schema(7).id == 7
+
+
+def test_an_answer_that_is_not_http_is_the_registrys_fault() -> None:
+    """Goal: as an answer that is cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"no HTTP\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(RegistryTrouble, match="does not answer: no HTTP"):
+            SchemaRegistry(RegistryAccess(f"http://127.0.0.1:{port}")).latest(SUBJECT)
+        thread.join()
 
 
 def test_secrets_are_not_shown() -> None:

@@ -119,7 +119,11 @@ stop_spark(spark)
     ("conf", "said"),
     [
         ({}, ["refused", "AuthRpcHandler", "0o77 False"]),
-        ({"spark.authenticate": "false"}, ["deserialized", "", "0o77 False"]),
+        pytest.param(
+            {"spark.authenticate": "false"},
+            ["deserialized", "", "0o77 False"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_clients_without_the_authentication_secret_are_refused(
@@ -171,8 +175,12 @@ print(any(ARGUMENT.encode() in part for part in heard))
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize(("encrypted", "read"), [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("encrypted", "read"),
+    [(True, False), pytest.param(False, True, marks=pytest.mark.long)],
+)
 def test_spark_traffic_is_encrypted(tmp_path: Path, encrypted: bool, read: bool) -> None:
     """Goal: C5: a lane's arguments, which contain secrets, cross the network encrypted.
 

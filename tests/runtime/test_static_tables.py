@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 PROGRAM = '''
 import os, pathlib, sys
 from pyspark.sql import SparkSession
+from twinlog.mirror.dataframe_transform import StaticTable
 from twinlog.runtime.session import start_spark
 from twinlog.runtime.static_tables import UnreadTable, read_whole
 
@@ -48,10 +49,11 @@ part = Replaced(reader()).load(str(table)).coalesce(1).localCheckpoint()
 print("spark", sorted(row.id for row in part.collect()))
 write(table, 3)
 try:
-    read_whole(spark, Replaced(reader()), str(table))
+    read_whole(spark, Replaced(reader()), StaticTable("t", str(table), form, "id BIGINT"))
 except UnreadTable as error:
     print("ours", error)
-print("then", sorted(row.id for row in read_whole(spark, reader(), str(table)).collect()))
+whole = read_whole(spark, reader(), StaticTable("t", str(table), form, "id BIGINT"))
+print("then", sorted(row.id for row in whole.collect()))
 os._exit(0)
 '''
 

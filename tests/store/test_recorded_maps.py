@@ -171,6 +171,37 @@ def test_a_map_tells_that_more_was_copied_below_it(
     assert (found.lost_sources, found.lost_places) == (((60, 70),), ((20, 25),))
 
 
+def test_a_map_that_is_being_replaced_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a group whose place is in a part that is dropped first is not set to the map's end.
+
+    One that is lost is withheld by that; it may stay so, and the flow's other maps are read.
+    """
+    recorded = Ends(Offset(80), Offset(30))
+    plan = SequencePlan(ProducerId(7), ProducerEpoch(1), Sequence(0), (), recorded)
+    first = MapChunk(*(NAME, 0, Ends(Offset(0), Offset(0))), (Run(Offset(0), Offset(0), 10),))
+    last = MapChunk(NAME, 1, first.end, (Run(Offset(10), Offset(11), 19),))
+    parts = [first.encoded(), last.encoded()]
+
+    async def partitions(*_: object) -> int:
+        return 1
+
+    stored_plan = StoredPlan(NAME, plan, ROUTE)
+
+    async def stored(*_: object) -> dict[int, StoredOffsets]:
+        return {0: StoredOffsets(plans={NAME: stored_plan}, chunks={NAME: parts})}
+
+    monkeypatch.setattr(recorded_maps, "partition_count", partitions)
+    monkeypatch.setattr(recorded_maps, "read_offsets", stored)
+    (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
+    assert found.runs.end.destination == 30
+    del parts[1]
+    with pytest.raises(Retriable, match="is being replaced"):
+        asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC]))
+    stored_plan = replace(stored_plan, lost="the log ends at 5")
+    (found,) = asyncio.run(read_maps(cast("KafkaCluster", None), [TOPIC])).values()
+    assert found.lost
+
+
 @pytest.mark.parametrize(
     ("begin", "lost_from", "behind_another", "unproven_end"),
     [

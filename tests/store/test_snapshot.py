@@ -20,7 +20,13 @@ from twinlog.store.config_records import (
     encode_key,
     key_of,
 )
-from twinlog.store.snapshot import Snapshot, StoredRecord, shared_topics
+from twinlog.store.snapshot import (
+    SettingsReplaced,
+    Snapshot,
+    StoredRecord,
+    require_settings,
+    shared_topics,
+)
 
 MIRROR = Mirror(name="m", source={"bootstrap.servers": "h:1"}, source_cluster_id="c")
 TOPIC = MirrorTopic(mirror="m", topic="t", topic_id=UUID(int=7), partitions=3)
@@ -172,6 +178,22 @@ def test_topics_that_are_copied_to_one_topic_are_found() -> None:
     other = replace(TOPIC, topic="r", destination_topic="a.r")
     assert shared_topics([TOPIC, other]) == {}
     assert shared_topics([TOPIC, renamed, other]) == {"t": ["s", "t"]}
+
+
+def test_settings_that_were_replaced_are_noticed() -> None:
+    """Goal: by any of the flow; a pause, or a mirror that is gone, is for others to notice.
+
+    A start that takes over compares for minutes: a throttle, or another path of a keystore, that is
+    stored meanwhile does not end it.
+    """
+    snapshot = Snapshot().after([stored_record(MIRROR)])
+    require_settings(snapshot, replace(MIRROR, paused=True))
+    require_settings(snapshot, replace(MIRROR, name="gone"))
+    require_settings(snapshot, replace(MIRROR, source={"bootstrap.servers": "h:2"}))
+    other = {**MIRROR.source, "mirror.flow.topics": "t"}
+    for one in (replace(MIRROR, source=other), replace(MIRROR, source_cluster_id="another")):
+        with pytest.raises(SettingsReplaced, match="settings of flow m have changed"):
+            require_settings(snapshot, one)
 
 
 def test_the_time_of_a_record_is_that_of_the_last_one_of_its_key() -> None:

@@ -3,9 +3,12 @@
 import json
 import signal
 import subprocess
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from twinlog.local import commands
+
+_TRIES: Final = 3
 
 
 class Switching:
@@ -56,3 +59,18 @@ class Switching:
     def done(self) -> list[str]:
         """Return the completed steps, in order."""
         return [one["step"] for one in self.said if one.get("done")]
+
+
+def switched_over(begin: Callable[[], Switching]) -> Switching:
+    """Begin a switchover and return it once it has succeeded.
+
+    It is begun again, as an operator would, if a lane has taken a partition over meanwhile: on a
+    machine that stands still for the session timeout, that may happen at any time.
+    """
+    for _ in range(_TRIES):
+        switch = begin()
+        if switch.end() == 0:
+            return switch
+        if "PREPARING" not in switch.errors:
+            break
+    raise AssertionError((switch.said, switch.errors))

@@ -7,7 +7,8 @@ import pytest
 from twinlog.operations import verification
 from twinlog.operations.verification import VerifyConfig
 from twinlog.runtime.job_progress import JobProgress
-from twinlog.verify.flow_job import FlowCompared, FlowTask, run_task
+from twinlog.verify.flow_job import run_task
+from twinlog.verify.flow_task import FlowCompared, FlowTask
 from twinlog.verify.job import Compared, VerifyTask
 
 

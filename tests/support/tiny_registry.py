@@ -21,6 +21,8 @@ class TinyRegistry:
         self.schemas: dict[int, str] = {}
         self.references: dict[int, list[dict[str, Any]]] = {}
         self.subjects: dict[str, list[int]] = {}
+        self.more: dict[int, dict[str, Any]] = {}
+        """What else the registry has of a schema, by id."""
         self.requests: list[str] = []
         self.url = ""
         self.user_info: str | None = None
@@ -29,6 +31,8 @@ class TinyRegistry:
         """Registries behind the same URL, by the `NAME:PASSWORD` of their users."""
         self.redirects_to: str | None = None
         """Where all requests are sent instead."""
+        self.lacks = 0
+        """How many bytes each answer lacks."""
         self._next = first_id
 
     def add(self, subject: str, schema: object, references: Sequence[dict[str, Any]] = ()) -> int:
@@ -59,7 +63,7 @@ class TinyRegistry:
 
     def _text(self, number: int) -> dict[str, Any]:
         more = {"references": self.references[number]} if self.references[number] else {}
-        return {"schema": self.schemas[number], **more}
+        return {"schema": self.schemas[number], **more, **self.more.get(number, {})}
 
     def lets_in(self, authorization: str | None) -> bool:
         """Whether a request with this header may be answered."""
@@ -118,7 +122,7 @@ def tiny_registry(first_id: int = 1, tls: ssl.SSLContext | None = None) -> Itera
             self.send_response(status if registry.redirects_to is None else 302)
             if registry.redirects_to is not None:
                 self.send_header("Location", f"{registry.redirects_to}{self.path}")
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(len(data) + registry.lacks))
             self.end_headers()
             self.wfile.write(data)
 

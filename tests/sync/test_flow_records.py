@@ -94,7 +94,6 @@ class Flow:
         """Topics of which a state cannot be read."""
         self.recreated: Collection[str] = ()
         self.begun: bool | None = False
-        self.positions_of_flow: Mapping[TopicPartition, int] = {}
         """Up to where it has copied, by the source's partition."""
         self.without_last: Collection[str] = ()
         """Topics of which a state is stored, and nothing more."""
@@ -240,7 +239,7 @@ class Flow:
         self.maps_were_read = True
         unknown = frozenset(names.keys() - maps.keys())
         return Translation(
-            *(names, maps, unknown, self.begins, self.lost, self.passed, self.positions_of_flow),
+            *(names, maps, unknown, self.begins, self.lost, self.passed),
             settled=self.settled,
         )
 
@@ -719,22 +718,14 @@ def test_a_checkpoint_is_about_the_records_that_were_copied(
     assert "no checkpoints: cannot read its topics: broker 2 does not answer" in caplog.text
 
 
-def test_a_checkpoint_has_the_metadata_of_its_own_place_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_checkpoint_has_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: an application that keeps what it has finished there does not skip what it has not."""
     flow = Flow(monkeypatch, {"t": "a.t"})
     flow.maps = {T: runs((0, 0, 150))}
-    flow.positions_of_flow = {T: 150}
-    for offset, end, metadata in (
-        (140, 150, "done"),
-        (150, 150, "done"),
-        (200, 150, ""),
-        (140, 130, ""),
-    ):
+    for offset, end in ((140, 150), (150, 150), (200, 150), (140, 130)):
         flow.ends, flow.committed = {T: end}, {T: Committed(offset, "done")}
         (found,) = flow.positions().checkpoints
-        assert (found.downstream_offset, found.metadata) == (min(offset, end, 150), metadata)
+        assert (found.downstream_offset, found.metadata) == (min(offset, end, 150), "")
 
 
 def test_a_shared_partition_follows_while_one_of_its_topics_is_mirrored(

@@ -27,7 +27,7 @@ from twinlog.mirror.settings import REFRESH, check_settings
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted
-from twinlog.store.snapshot import Snapshot
+from twinlog.store.snapshot import SettingsReplaced, Snapshot, require_settings
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics, recreated_sources, topic_identity
 from twinlog.sync.base import run_sync
@@ -544,6 +544,52 @@ def test_why_a_topic_is_refused_is_logged_once_and_counted_each_time(
     assert caplog.text.count("the partition limit is reached") == 2, "it was added in between"
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_check_ends_when_the_settings_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """Goal: of many topics, none is tried by the former settings; the next refresh looks again."""
+    flow = Growing(monkeypatch, **REFRESHED, **{"twinlog.takeover": "ignore"})
+    flow.ids = {f"t{number}": UUID(int=number) for number in range(1, 6)}
+    flow.counts = dict.fromkeys(flow.ids, 1)
+    stored, tried = flow.mirror, list[str]()
+    if again:
+        for name in ("t1", "t2"):
+            flow.add(name)
+        flow.topics = [
+            replace(topic, wanted=Wanted.STOPPED, not_selected=True) for topic in flow.topics
+        ]
+
+    async def snapshot() -> Snapshot:
+        return snapshot_of(stored)
+
+    async def add(
+        clusters: FlowClusters, _: object, names: Mapping[str, str], **__: object
+    ) -> None:
+        tried.extend(names)
+        require_settings(await snapshot(), clusters.mirror)
+        flow.add(*names)
+
+    async def select_again(_: object, mirror: Mirror, topic: MirrorTopic) -> bool:
+        tried.append(topic.topic)
+        flow.topics.remove(topic)
+        flow.add(topic.topic)
+        return mirror == stored
+
+    monkeypatch.setattr(flow, "snapshot", snapshot, raising=False)
+    monkeypatch.setattr(FlowClusters, "add", add)
+    monkeypatch.setattr(flow_topics, "select_again", select_again)
+    topics = list(flow.topics)
+    stored = replace(stored, source={**stored.source, "mirror.flow.topics.exclude": "t[345]"})
+    with pytest.raises(SettingsReplaced, match="settings of flow m have changed"):
+        flow.run()
+    assert tried == ["t1"]
+    assert flow.sync.interval_s(flow.mirror) == 0
+    flow.mirror, flow.topics = stored, topics
+    assert flow.run() == 0
+    assert tried == ["t1", "t1", "t2"]
+
+
 def test_topics_that_two_flows_have_are_logged_once_and_counted_each_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -652,6 +698,70 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
     context = sync_context("source", "destination", None, snapshot=snapshot, topics=[topic])
     assert asyncio.run(run_sync(FlowConfigs(), context)) == 0
     assert altered == (["a.t1"] if recreated == "neither" else [])
+
+
+@pytest.mark.parametrize("removed", [{}, {"not_selected": True}, {"source_deleted": True}])
+def test_a_remote_topic_keeps_the_records_of_a_removed_topic(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: dict[str, Any]
+) -> None:
+    """Goal: the shorter retention of the topic that remains does not delete those of the other."""
+    flow = Flow(monkeypatch)
+    first = MirrorTopic(
+        mirror="m", topic="t1", topic_id=UUID(int=1), partitions=1, destination_topic="all"
+    )
+    second = replace(first, topic="t2", topic_id=UUID(int=2))
+    altered: list[str] = []
+
+    async def nothing(*_: object) -> None: ...
+
+    async def source_configs(_: object, names: list[str], __: object) -> dict[str, Any]:
+        config = SourceConfig("60000", explicit=True, origin=ConfigOrigin.TOPIC)
+        return {name: {"retention.ms": config} for name in names}
+
+    async def remote_configs(_: object, resources: list[Any]) -> dict[Any, Any]:
+        entry = ConfigEntry("604800000", ConfigSource.TOPIC, read_only=False, sensitive=False)
+        return {resource: {"retention.ms": entry} for resource in resources}
+
+    async def known_configs(_: object) -> list[str]:
+        return ["retention.ms"]
+
+    async def change_configs(_: object, changes: Mapping[str, object], __: str) -> list[str]:
+        altered.extend(changes)
+        return []
+
+    async def recreated_topics(*_: object) -> list[MirrorTopic]:
+        return []
+
+    monkeypatch.setattr(flow_topics, "broker_reports", nothing)
+    monkeypatch.setattr(flow_topics, "source_configs", source_configs)
+    monkeypatch.setattr(flow_topics, "describe_configs", remote_configs)
+    monkeypatch.setattr(flow_topics, "known_configs", known_configs)
+    monkeypatch.setattr(flow_topics, "change_configs", change_configs)
+    monkeypatch.setattr(flow_topics, "recreated_topics", recreated_topics)
+    sync = FlowConfigs()
+
+    def altered_with(*topics: MirrorTopic) -> list[str]:
+        snapshot = snapshot_of(flow.mirror, *topics)
+        same = [topic for topic in topics if topic.wanted is Wanted.MIRRORING]
+        context = sync_context("source", "destination", None, snapshot=snapshot, topics=same)
+        altered.clear()
+        assert asyncio.run(run_sync(sync, context)) == 0
+        return altered
+
+    assert altered_with(first) == ["all"]
+    assert altered_with(first, second) == ["all"]
+    assert altered_with(first, replace(second, wanted=Wanted.PAUSED)) == []
+    assert "is left as it is" not in caplog.text
+    gone = replace(second, wanted=Wanted.STOPPED, **removed)
+    for _ in range(2):
+        assert altered_with(first, gone) == []
+    text = (
+        "all has the records of t1, t2, of which the flow no longer copies t2: retention.ms of all "
+        "is left as it is"
+    )
+    assert caplog.text.count(text) == 1
+    alone = replace(first, destination_topic="t2")
+    assert altered_with(alone, gone) == ["t2"], "the removed topic has this name on the source only"
 
 
 def test_what_never_happens_does_not_set_the_pace() -> None:

@@ -181,6 +181,7 @@ def read_to(servers: str, group: str, place: TopicPartition, end: int) -> list[b
     return values
 
 
+@pytest.mark.long
 def test_a_group_with_thousands_of_partitions_is_copied(
     pair: Pair, topic: str, fresh_name: Callable[[str], str]
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_flows import compare_logs
+from written_flows import FACTS, KnownFacts, compare_logs
 from written_logs import WrittenLog
 
 from twinlog.kafka.types import Offset
@@ -16,11 +16,10 @@ from twinlog.verify.flow_job import (
     BEFORE,
     DELETED,
     FOREIGN,
-    NO_BEGIN,
+    POLICY_UNREAD,
     REPEATED,
-    FlowClaim,
-    FlowCompared,
 )
+from twinlog.verify.flow_task import NO_BEGIN, FlowClaim, FlowCompared
 from twinlog.verify.flow_walk import nearest
 from twinlog.verify.job import OPEN_TRANSACTION, Sides
 from twinlog.verify.log_view import Kind
@@ -35,12 +34,14 @@ def compare(
     *,
     open_offsets: int = 0,
     in_transactions: bool = False,
+    facts: KnownFacts = FACTS,
 ) -> FlowCompared:
     """Compare two logs; check that each offset has one class."""
     result = compare_logs(
         *(source, remote, claim or FlowClaim(end=source.end)),
         open_offsets=open_offsets,
         in_transactions=in_transactions,
+        facts=facts,
     )
     assert result.source.length + result.behind == source.end - source.start
     lengths = {end - remote.start for end in (remote.end, remote.end + open_offsets)}
@@ -98,6 +99,13 @@ def test_an_open_transaction_is_not_the_flows_once_all_is_copied() -> None:
     source, remote = WrittenLog().records("abc"), WrittenLog().records("abc").skip(1)
     behind = compare(source, remote, FlowClaim(end=2), open_offsets=2, in_transactions=True)
     assert same(behind)
+    stuck = compare(
+        *(source, remote, FlowClaim(end=2)),
+        open_offsets=2,
+        in_transactions=True,
+        facts=KnownFacts(moves=False),
+    )
+    assert unseen(stuck.remote) == [(4, 6, OPEN_TRANSACTION)]
     for in_transactions in (True, False):
         result = compare(source, remote, open_offsets=2, in_transactions=in_transactions)
         assert unseen(result.remote) == [(4, 6, OPEN_TRANSACTION)]
@@ -193,6 +201,19 @@ def test_holes_of_compaction_explain_only_what_is_beside_them() -> None:
     result = compare(source, WrittenLog().records("abcXd"))
     assert [(start, end) for start, end, _ in unseen(result.remote)] == [(1, 2)]
     assert ranges(result.remote) == [(3, 4, FOREIGN)]
+
+
+@pytest.mark.parametrize("is_compacted", [False, None])
+def test_holes_that_compaction_does_not_explain_are_not_the_same(is_compacted: bool | None) -> None:
+    """Goal: both logs lack the same record, which the source's `cleanup.policy` does not remove."""
+    facts = KnownFacts(compacted=is_compacted)
+    whole, lacking = WrittenLog().records("abc"), WrittenLog().sparse(["a", None, "c"])
+    for source, remote in ((lacking, WrittenLog().records("ac")), (whole, lacking)):
+        side = "source" if source is lacking else "remote"
+        tally = getattr(compare(source, remote, facts=facts), side)
+        found = ranges(tally) if is_compacted is False else unseen(tally)
+        reason = DifferenceKind.UNEXPLAINED if is_compacted is False else POLICY_UNREAD
+        assert found == [(1, 2, reason)]
 
 
 def test_what_cannot_be_read_is_not_seen_on_both_sides() -> None:
@@ -341,7 +362,10 @@ def test_what_a_map_does_not_have_is_not_seen() -> None:
 def test_a_map_is_held_to_its_own_position() -> None:
     """Goal: what was copied since it was read is not lacking; what it has to have, is."""
     assert same(compare(*MAPPED, mapped(RIGHT[:2], 9)))
-    assert same(compare(*MAPPED, mapped(RIGHT[:2], 12, position=9)))
+    behind = compare(*MAPPED, mapped(RIGHT[:2], 12, position=9)).recorded
+    assert behind is not None
+    reason = "recorded map: it ends at source offset 9, in front of these copies"
+    assert unseen(behind) == [(9, 12, reason)], "it was read after the position"
     assert not same(compare(*MAPPED, mapped(RIGHT[:2], 9, position=12)))
     # An operator has set the position back; nothing was copied again yet.
     assert same(compare(*MAPPED, mapped(RIGHT, 4, position=12)))
@@ -393,7 +417,7 @@ def test_places_that_are_known_by_no_equal_record_are_not_judged() -> None:
     result = compare(source, altered, mapped([run_of(0, 0, 1), run_of(1, 2, 1)], 6, position=2))
     assert ranges(result.remote) == [(2, 3, DifferenceKind.CONTENT)]
     assert result.recorded is not None
-    assert [one[:2] for one in unseen(result.recorded)] == [(1, 2)]
+    assert [one[:2] for one in unseen(result.recorded)] == [(2, 6), (1, 2)]
     assert not result.recorded.differences
     repeated = WrittenLog().records("abcd", 5).records("cd", 5).records("ef", 5)
     runs = [run_of(0, 1, 1), run_of(2, 4, 2), run_of(4, 6, 2)]

@@ -8,20 +8,13 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_flows import FACTS
 from written_logs import WrittenLog
 
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.verify import flow_targets, flow_walk
-from twinlog.verify.flow_job import (
-    FOREIGN,
-    REPEATED,
-    FlowClaim,
-    FlowCompared,
-    FlowPair,
-    FlowTask,
-    flow_comparison,
-)
+from twinlog.verify.flow_job import FOREIGN, REPEATED, flow_comparison
 from twinlog.verify.flow_targets import (
     AMBIGUOUS,
     NEIGHBOUR_LACKS,
@@ -34,8 +27,10 @@ from twinlog.verify.flow_targets import (
     neighbour_records,
     unexpected,
 )
+from twinlog.verify.flow_task import FlowClaim, FlowCompared, FlowPair, FlowTask
 from twinlog.verify.job import Sides
 from twinlog.verify.log_cursor import SpanSource
+from twinlog.verify.log_view import Kind
 from twinlog.verify.transformed_log import TransformSettings
 from twinlog.verify.verdict import DifferenceKind, Tally
 
@@ -113,7 +108,7 @@ def compare(
         in_transactions=True,
         transforms=TransformSettings(values=MERGED, topic="A.t"),
     )
-    result = asyncio.run(flow_comparison(task, lambda: Sides(source, remote), others).run())
+    result = asyncio.run(flow_comparison(task, lambda: Sides(source, remote), FACTS, others).run())
     assert result.source.length + result.behind == source.end - source.start
     assert result.remote.length == remote.end - remote.start
     return result
@@ -257,7 +252,9 @@ def test_topics_that_are_named_by_time_are_found() -> None:
     given_settings = TransformSettings(values=DATED, topic="A.t")
 
     def topics(of: TransformSettings) -> set[str]:
-        return asyncio.run(dated_topics(log, log.bounds, of, 0))
+        found = asyncio.run(dated_topics(log, log.bounds, of, 0))
+        assert not found.lack
+        return set(found.topics)
 
     assert topics(given_settings) == {"days.1970-01-02", "days.1970-01-01", "days.1969-12-31"}
     plain = {**DATED, "transforms.day.topic.format": "${topic}"}
@@ -272,7 +269,18 @@ def test_no_more_topics_are_named_than_are_compared(monkeypatch: pytest.MonkeyPa
     found = asyncio.run(
         dated_topics(log, log.bounds, TransformSettings(values=DATED, topic="A.t"), 0)
     )
-    assert len(found) == 3
+    assert len(found.topics) == 3
+
+
+def test_topics_of_offsets_that_were_not_seen_may_be_lacking() -> None:
+    """Goal: a source that answers nothing has not said that there are no more topics."""
+    log = WrittenLog().batch([record(0, b"a")]).skip(3, Kind.UNSEEN, "no answer")
+    log.batch([record(DAY, b"b")])
+    found = asyncio.run(
+        dated_topics(log, log.bounds, TransformSettings(values=DATED, topic="A.t"), 0)
+    )
+    assert found.topics == {"days.1970-01-01", "days.1970-01-02"}
+    assert found.lack == "source offset 1: no answer"
 
 
 def test_partitions_where_no_record_is_expected() -> None:

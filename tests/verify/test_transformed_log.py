@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_flows import FACTS
 from written_logs import WrittenLog
 
 from twinlog.kafka.log.records import Headers, Record, decode
@@ -22,14 +23,16 @@ from twinlog.verify import flow_walk
 from twinlog.verify.flow_job import (
     DELETED,
     FOREIGN,
-    NO_BEGIN,
     REPEATED,
     UNWANTED,
+    flow_comparison,
+)
+from twinlog.verify.flow_task import (
+    NO_BEGIN,
     FlowClaim,
     FlowCompared,
     FlowPair,
     FlowTask,
-    flow_comparison,
 )
 from twinlog.verify.job import Sides
 from twinlog.verify.log_view import Kind
@@ -118,7 +121,7 @@ def compare(
         in_transactions=True,
         transforms=SETTINGS,
     )
-    result = asyncio.run(flow_comparison(task, lambda: Sides(source, remote)).run())
+    result = asyncio.run(flow_comparison(task, lambda: Sides(source, remote), FACTS).run())
     assert result.source.length + result.behind == source.end - source.start
     assert result.remote.length == remote.end - remote.start
     return result

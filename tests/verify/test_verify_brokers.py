@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import librdkafka_tools
 import pytest
 from clients import client, make_topic, write_markers
+from confluent_kafka import Producer
 from kafka.protocol.admin import AlterClientQuotasRequest
 from waiting import until_async
 
@@ -17,7 +18,8 @@ from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations.verification import verification
 from twinlog.operations.verification_report import NOT_SEEN, SAME, Verification
-from twinlog.verify.job import Comparison, Extent, Stretch, extent
+from twinlog.verify.job import Comparison, Extent, Sides, Stretch, extent
+from twinlog.verify.log_facts import AskedFacts
 from twinlog.verify.log_reader import BelowLogStart, Bytes, LogReader, Nothing, read_bounds
 from twinlog.verify.verdict import LOG_START, DifferenceKind
 
@@ -234,5 +236,41 @@ def test_a_key_whose_tombstone_was_compacted_differs(pair: Pair, topic: str) -> 
             assert (0, 1, DifferenceKind.LATEST) in [
                 difference[1:] for difference in found.differences
             ]
+
+    asyncio.run(run())
+
+
+def test_a_policy_of_either_topic_explains_holes(pair: Pair, topic: str) -> None:
+    async def run() -> None:
+        async with logs(pair, topic) as plain:
+            sides = Sides(plain.source, plain.destination)
+            facts = AskedFacts(sides, Sides(plain.partition, plain.partition), 1.0)
+            assert await facts.is_compacted() is False
+            other = TopicPartition(f"{topic}-compacted", 0)
+            await make_topic(plain.destination, other.topic, configs={"cleanup.policy": "compact"})
+            assert await AskedFacts(sides, Sides(plain.partition, other), 1.0).is_compacted()
+            # A topic that does not exist has no hole.
+            absent = AskedFacts(sides, Sides(other, plain.partition), 1.0)
+            assert await absent.is_compacted() is False
+
+    asyncio.run(run())
+
+
+def test_a_transaction_that_stays_open_is_told_from_one_that_ends(pair: Pair, topic: str) -> None:
+    async def run() -> None:
+        async with logs(pair, topic) as both:
+            producer = Producer(
+                {"bootstrap.servers": both.servers[1], "transactional.id": f"{topic}-other"}
+            )
+            await asyncio.to_thread(producer.init_transactions, 60)
+            producer.begin_transaction()
+            producer.produce(topic, b"a", partition=0)
+            await asyncio.to_thread(producer.flush, 60)
+            sides = Sides(both.source, both.destination)
+            partitions = Sides(both.partition, both.partition)
+            assert not await AskedFacts(sides, partitions, 1.0).moves_on(0)
+            waiting = asyncio.ensure_future(AskedFacts(sides, partitions, 60.0).moves_on(0))
+            await asyncio.to_thread(producer.commit_transaction, 60)
+            assert await waiting
 
     asyncio.run(run())

@@ -17,6 +17,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from twinlog.engines.destination.node_writer import Answers, NodeWriter
 from twinlog.engines.ports import (
@@ -32,7 +33,7 @@ from twinlog.engines.ports import (
     ProducerIdentity,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import Leader, Metadata
+from twinlog.kafka.client.metadata import Leader, Metadata, is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import (
     LEFT_OUT,
@@ -223,6 +224,10 @@ class KafkaDestination:
         metadata = await self._cluster.refresh(topics)
         self._topic_keys.learn(metadata, topics)
         return _leaders(metadata, topics)
+
+    def appends_to(self, topic: str, topic_id: UUID | None) -> bool:
+        """See `DestinationPort.appends_to`."""
+        return not is_another(topic_id, self._topic_keys.topic_id(topic))
 
     def produce(self, node: int, batches: Sequence[Batch]) -> asyncio.Future[Answers]:
         """Append one batch to each of these partitions, all led by `node`, with acks=all.

@@ -191,6 +191,13 @@ class DestinationPort(Protocol):
         """Refresh the leaders of these topics' partitions; `WHOLE_TOPIC` of a refused topic."""
         ...
 
+    def appends_to(self, topic: str, topic_id: UUID | None) -> bool:
+        """Whether batches go to the topic with this id, as far as is known.
+
+        The port is shared: the last answer of `leaders` may be that of another flow.
+        """
+        ...
+
     def produce(
         self, node: int, batches: Sequence[Batch]
     ) -> Awaitable[Mapping[TopicPartition, Appended]]:

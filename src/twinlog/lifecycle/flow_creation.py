@@ -16,7 +16,7 @@ from twinlog.engines.transactional.source_position import ToBegin
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import parse_config
 from twinlog.kafka.client.metadata import Topic
-from twinlog.kafka.client.references import EVERYTHING
+from twinlog.kafka.client.references import EVERYTHING, parse_grants
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.changes import alter_mirror, altered
@@ -27,9 +27,11 @@ from twinlog.lifecycle.creation import (
     create_mirror,
 )
 from twinlog.lifecycle.destination_topics import existing_topics
+from twinlog.lifecycle.flow_references import grants_of, with_absolute_paths
 from twinlog.lifecycle.flow_selection import require_same_names
-from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
+from twinlog.lifecycle.taken_over import TakenOver
 from twinlog.mirror.connect_worker import stored_names
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.errors import MirrorError, MirrorRefused
@@ -45,6 +47,7 @@ from twinlog.mirror.flow import (
     positions_interval_s,
     reports_positions,
     routed_topics,
+    splits_topics,
     transforms_of,
     unsupported_offset_reset,
 )
@@ -94,11 +97,14 @@ _REFRESH_S: Final = 600
 def used_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """The client properties that twinlog has; a Java client has more, about which --check tells.
 
+    Relative paths are absolute in them (`with_absolute_paths`).
+
     Raises:
         UserError: one of them is missing or malformed.
     """
     unused = set(parse_config(properties).unused)
-    return {name: text for name, text in properties.items() if name not in unused}
+    used = {name: text for name, text in properties.items() if name not in unused}
+    return with_absolute_paths(used)
 
 
 def properties_of(flow: Flow) -> dict[str, str]:
@@ -114,7 +120,7 @@ def properties_of(flow: Flow) -> dict[str, str]:
     values = {**policy, **flow.values, **flow.transforms, **stored_names(flow.worker)}
     client = used_properties(flow.source_client)
     stored = stored_properties(client, values, flow.source_alias, flow.target_alias)
-    return {**stored, **flow.throttle}
+    return {**with_absolute_paths(stored), **flow.throttle}
 
 
 def stored_properties(
@@ -172,7 +178,8 @@ def check_start(flow: Flow) -> None:
         flow = replace(flow, values=kept)
     properties = properties_of(flow)
     check_settings(properties)
-    check_properties(properties, EVERYTHING)
+    # Nodes read no more than this, so what they would refuse is refused here.
+    check_properties(properties, parse_grants(grants_of([properties])))
 
 
 async def create_flow(
@@ -226,7 +233,8 @@ async def create_flow(
             f"flow {name} exists without transforms and transaction.producer, or with them; the "
             "two kinds of flows keep their positions in different places",
             hint="--remove its topics, --hand-back its positions, --delete it, then start with "
-            "--takeover (docs/operations/kip-656.md); or delete it, and let it begin anew",
+            "--takeover (docs/operations/kip-656.md); or, to let it begin anew, delete it with "
+            "twinlog flows delete --forget-offsets: what it has recorded would count again",
         )
     elif stored.kind not in FLOW_KINDS:
         raise UserError(
@@ -286,8 +294,12 @@ async def _check_new(
         require_sole_copy(snapshot, new, names, ids)
         existing = await existing_topics(destination, {*names.values()})
         remote = {topic: existing.get(remote) for topic, remote in names.items()}
-        worker, routes = connect_worker_of(properties), may_route(properties)
-        await FlowTakeover(destination, source, flow, worker, routes=routes).check(topics, remote)
+        takeover = FlowTakeover(
+            *(destination, source, flow, connect_worker_of(properties)),
+            routes=may_route(properties),
+            splits=splits_topics(properties),
+        )
+        await takeover.check(topics, remote)
         is_taken_over = flow.settings.twinlog_takeover in TAKING_OVER
         if may_have_routed(properties) and not is_taken_over:
             await _refuse_former_routes(destination, name, topics, names)

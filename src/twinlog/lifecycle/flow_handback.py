@@ -177,6 +177,11 @@ async def hand_back(
             for topic in present
             for partition in topic.mirror_partitions
         }
+        begins = {
+            partition.source: topic.begin(partition.partition) or 0
+            for topic in present
+            for partition in topic.mirror_partitions
+        }
         await _require_on_source(source, mirror, upto, ends)
         starts = await _later_starts(source, upto)
         await _require_copies(destination, name, positions)
@@ -198,7 +203,9 @@ async def hand_back(
             for partition in topic.mirror_partitions
         }
         log_ends = await _log_offsets(source, [p for p in anew if p.partition < former[p.topic]])
-        ahead, unclear = offsets.of_present(upto), offsets.of_recreated(log_ends)
+        # Below where the flow has taken over is what MirrorMaker 2 had recorded by then.
+        reached = {one: max(end, begins[one]) for one, end in upto.items()}
+        ahead, unclear = offsets.of_present(reached), offsets.of_recreated(log_ends)
         if own is OwnOffsets.KEEP:
             await _require_in_log(source, ahead | unclear)
     kept = ahead | unclear if own is OwnOffsets.KEEP else {}
@@ -289,7 +296,9 @@ def _upto(
     """The source's offset from which on a partition is to be copied; 0: from its log start on.
 
     What another program has copied goes before where the flow follows the topic from, as when a
-    partition is located. MirrorMaker 2 itself would begin at the end that it finds.
+    partition is located; and before a former map, which may end below it. The position of a flow in
+    transactions counts as it is: below that, an operator has set it back. MirrorMaker 2 itself
+    would begin at the end that it finds.
 
     Args:
         mirror: the flow.
@@ -301,7 +310,7 @@ def _upto(
     """
     begin = topic.begin(partition.partition)
     if copied is not None:
-        return max(copied.end, begin or 0)
+        return copied.end if mirror.kind == TRANSACTIONAL else max(copied.end, begin or 0)
     if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
         begin = topic.follows_from(partition.partition)
     return begin or 0

@@ -20,12 +20,14 @@ from enum import Enum
 
 from twinlog.engines.transactional.positions import (
     PositionLost,
+    lost_of,
     position_group,
     position_metadata,
     settled_positions,
+    source_of,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.metadata import Topic, is_another
 from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.groups.offsets import (
     NO_EPOCH,
@@ -46,11 +48,12 @@ from twinlog.mirror.flow import FlowRules, flow_of
 from twinlog.mirror.reported_positions import is_reported
 from twinlog.mirror.routed_names import RoutedPolicy
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.store.config_records import Mirror, MirrorTopic
+from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.mirrors import MirrorStore, stored_flow
 from twinlog.store.offset_records import Route
 from twinlog.store.recorded_maps import read_ends
+from twinlog.store.snapshot import SettingsReplaced
 
 
 class GroupSide(Enum):
@@ -103,6 +106,7 @@ async def import_positions(
             the flow's topics, or one that is not in the source's log, or of a partition that the
             source does not show; the source has lost records that the group has read; a right is
             missing.
+        SettingsReplaced: the flow's settings have changed meanwhile.
         Retriable: a cluster is unreachable, or a transaction with offsets of the group is open.
     """
     store = MirrorStore(destination)
@@ -157,7 +161,7 @@ async def import_positions(
             undone = await _replace(destination, committed, positions, topics)
             try:
                 await clusters.add(topics, new, begins)
-            except UserError:
+            except (UserError, SettingsReplaced):
                 await _restore(destination, committed, undone)
                 raise
     return positions
@@ -226,7 +230,8 @@ def _of_source(
 
     Raises:
         UserError: the source does not show a partition, or an offset may be of the target's topic;
-            or where records are routed, of a topic that the source does not show.
+            or where records are routed, of a topic that the source does not show; or a position is
+            of a former source topic, or behind records that the target has lost.
     """
     names = copied_topics({*topics, *_named(offsets, flow, side)}, *flow)
     sources = {remote: name for name, remote in names.items()}
@@ -262,8 +267,42 @@ def _of_source(
                     hint="try again; grant DESCRIBE on the source's topic; or, if it was deleted, "
                     "delete the offset (kafka-consumer-groups --delete-offsets)",
                 )
+            if side is GroupSide.TARGET:
+                _require_present(key, at, topics[topic])
             found[partition] = at
     return found
+
+
+def _require_present(key: TopicPartition, at: Committed, topic: Topic) -> None:
+    """Refuse a position that a flow has committed for a former source topic, or behind a loss.
+
+    Its metadata says so; the source's log may have grown past it since.
+
+    Args:
+        key: the target's partition of which it is committed.
+        at: the position.
+        topic: the source's topic.
+
+    Raises:
+        UserError: it is such a position.
+    """
+    has = f"the group has offset {at.offset} of {key} on the target"
+    commit = "commit the source's offset to begin at for the group, without metadata, then import"
+    source = source_of(at)
+    if source is not None and is_another(source, topic.topic_id):
+        raise UserError(
+            f"{has}, which is of a former topic {topic.name}: its metadata has source-topic-id="
+            f"{topic_id_text(source)}, and the topic has {topic_id_text(topic.topic_id)} now",
+            hint="delete the offset (kafka-consumer-groups --delete-offsets), and the partition "
+            f"begins as usual; or {commit}",
+        )
+    if (lost := lost_of(at, key)) is not None:
+        raise UserError(
+            f"{has}, and the target has lost records of topic {topic.name} in front of it: its "
+            f"metadata has lost={lost}",
+            hint=f"{commit}: behind the last record that is still there, or {at.offset} again to "
+            "go on without the lost ones",
+        )
 
 
 def _named(offsets: Collection[TopicPartition], flow: FlowRules, side: GroupSide) -> frozenset[str]:

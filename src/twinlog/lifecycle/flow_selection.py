@@ -36,8 +36,15 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.copied_topics import copied_topics
-from twinlog.mirror.flow import FlowRules, flow_of, may_have_routed, settings_texts
-from twinlog.mirror.flow_settings import FlowSettings
+from twinlog.mirror.flow import (
+    FlowRules,
+    belongs_to_transforms,
+    flow_of,
+    may_have_routed,
+    settings_texts,
+)
+from twinlog.mirror.flow_settings import POLICY_PREFIX, FlowSettings
+from twinlog.mirror.replication_policy import SOURCE_ALIAS, has_properties_of_its_own
 from twinlog.mirror.routed_names import RoutedPolicy, has_routed_topics, routing_differs
 from twinlog.mirror.setting_values import parse_flag
 from twinlog.mirror.settings import FLOW_KINDS, FLOW_PREFIX
@@ -50,6 +57,15 @@ from twinlog.text import few
 log = logging.getLogger(__name__)
 
 _ENABLED: Final = f"{FLOW_PREFIX}enabled"
+_NAMING: Final = {
+    SOURCE_ALIAS,
+    "enabled",
+    "heartbeats.replication.enabled",
+    "target.cluster.alias",
+    "topics",
+    "topics.exclude",
+}
+"""What names remote topics, or selects topics again, besides policies and transforms."""
 _OFF: Final = {_ENABLED: "false", f"{FLOW_PREFIX}emit.heartbeats.enabled": "false"}
 
 
@@ -118,6 +134,22 @@ def require_same_names(snapshot: Snapshot, name: str, properties: Mapping[str, s
                 f"'{re.escape(topic.topic)}'; or, to copy all topics from their beginning to the "
                 f"new names, delete the flow first: twinlog flows delete --flow {name}{forget}",
             )
+
+
+def may_rename(altered: Mapping[str, str], properties: Mapping[str, str]) -> bool:
+    """Whether a flow's topics may have other remote names by what is altered.
+
+    What it selects counts, too: a topic that it selects again may have a former name.
+
+    Args:
+        altered: the properties of its mirror that are set.
+        properties: all that it is to have. A policy of one's own may read any of the flow's.
+    """
+    names = settings_texts(altered)
+    return bool(names and has_properties_of_its_own(settings_texts(properties))) or any(
+        name in _NAMING or name.startswith(POLICY_PREFIX) or belongs_to_transforms(name)
+        for name in names
+    )
 
 
 def _require_same_routes(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:

@@ -5,10 +5,11 @@
     recorded   behind the last record that it has recorded as copied; it may have copied more
     ignore     as if the remote topic were empty
 
-A remote partition that never had a record shows that nothing was copied, unless transforms may have
-routed the records to other topics. Then the recorded offset counts, on the operator's word. Without
-such transforms all of the source's records are copied, also by a flow that begins at the end of its
-topics, as it would miss records that MirrorMaker 2 had still to copy.
+A remote partition that never had a record shows that nothing in it can be copied twice. The records
+below the recorded offset may have been routed to other topics, or left out. With `recorded` the
+flow begins behind that offset, as MirrorMaker 2 would. Otherwise, if transforms may route, the
+topic is refused. If not, all of the source's records are copied, also by a flow that begins at the
+end of its topics, as it would miss records that MirrorMaker 2 had still to copy; a line names them.
 
 What MirrorMaker 2 has recorded is in the offsets topic of its Connect worker
 (mirror/connect_offsets.py). Where that has nothing of a partition yet, its last offset sync counts,
@@ -36,13 +37,14 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Topic
-from twinlog.kafka.errors import Refusal, Retriable, UserError
+from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.log_records import record_at, records_in
 from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs, known_bounds
+from twinlog.lifecycle.taken_over import TakenOver, begun_behind, begun_whole
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
@@ -59,31 +61,6 @@ _MOST: Final = 10_000_000
 """Records of a partition behind the recorded one that are looked at."""
 _HELD: Final = 1_000_000
 """Records of a remote partition among which repeated ones are looked for."""
-
-
-class TakenOver(NamedTuple):
-    """Where a flow begins in a partition that MirrorMaker 2 has copied before."""
-
-    source: TopicPartition
-    begin: Offset
-    """Of the source: all below was copied."""
-    recorded: Offset | None
-    """Up to which offset of the source MirrorMaker 2 has recorded all as copied."""
-    repeated: OffsetRange | None = None
-    """Source offsets from `begin` on that MirrorMaker 2 may have copied, too."""
-    reason: str = ""
-    """Why it is not known what it had copied."""
-
-    def __str__(self) -> str:
-        """A line for the operator."""
-        recorded = "nothing" if self.recorded is None else f"offset {self.recorded}"
-        text = (
-            f"{self.source}: begins at offset {self.begin}, MirrorMaker 2 has recorded {recorded}"
-        )
-        if self.repeated is None:
-            return f"{text}; no record is copied twice"
-        count = self.repeated.end - self.repeated.start
-        return f"{text}; up to {count} records, {self.repeated}, may be copied twice: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +90,8 @@ class FlowTakeover:
         flow: the flow, with its `twinlog.takeover`.
         worker: what MirrorMaker 2's Connect worker is called.
         routes: whether transforms may write to other topics than the remote ones (`may_route`).
+        splits: whether those of MirrorMaker 2 may have sent only some records of a topic there
+            (`splits_topics`): then its copies in the remote topic tell nothing of the others.
     """
 
     def __init__(
@@ -123,12 +102,16 @@ class FlowTakeover:
         worker: ConnectWorker,
         *,
         routes: bool,
+        splits: bool,
     ) -> None:
         self._destination = destination
         self._source = source
         self._flow = flow
         self._routes = routes
+        self._splits = splits
         self._left = WorkerRecords(destination, source, flow, worker)
+        # Read while MirrorMaker 2 may run: it tells only whether the above has to be read.
+        self._glance = WorkerRecords(destination, source, flow, worker)
         self._reads_all = self._settings.consumer_isolation_level == "read_uncommitted"
         isolation = Isolation.READ_UNCOMMITTED if self._reads_all else Isolation.READ_COMMITTED
         self._source_logs = ClusterLogs(source, isolation=isolation)
@@ -200,7 +183,7 @@ class FlowTakeover:
         if self._settings.twinlog_takeover == "ignore":
             return []
         ends = await self._remote.ends(topic, remote)
-        if not ends.filled and not self._asks_empty:
+        if not ends.filled and not await self._matters(topic, ends):
             return []
         takes_over = self._settings.twinlog_takeover in TAKING_OVER
         if takes_over:
@@ -209,7 +192,8 @@ class FlowTakeover:
             ends.require_replicated()
         recorded = await self._recorded(topic, ends)
         self._refuse(topic, ends, recorded)
-        _require_shown(topic, ends, recorded)
+        if ends.filled or self._asks_empty or self._settings.twinlog_takeover == "recorded":
+            _require_shown(topic, ends, recorded)
         begins = await self._begins_empty(topic, ends, recorded)
         if takes_over and ends.filled:
             begins += await self._begins_filled(topic, ends)
@@ -246,31 +230,61 @@ class FlowTakeover:
 
     @property
     def _asks_empty(self) -> bool:
-        """Whether it matters what MirrorMaker 2 has recorded of an empty remote partition.
+        """Whether a flow may not begin before it is known what was recorded of empty partitions.
 
-        If its transforms have routed the records to other topics, it has copied them. Otherwise
-        they are copied from the source's beginning, which is as usual unless the flow begins at the
-        end of its topics.
+        If MirrorMaker 2's transforms have routed the records to other topics, it has copied them.
+        Otherwise they are copied from the source's beginning, which is as usual unless the flow
+        begins at the end of its topics. With `recorded`, see `_matters`.
         """
         return self._routes or self._settings.consumer_auto_offset_reset == "latest"
+
+    async def _matters(self, topic: Topic, ends: RemoteEnds) -> bool:
+        """Whether it matters what MirrorMaker 2 has recorded of empty remote partitions.
+
+        MirrorMaker 2 may run beside a flow, for other topics. It has to be stopped only if it has
+        recorded something of this one. Only `recorded` goes by that; otherwise it is named in a
+        line, so a missing right, a broker that does not answer, or a partition that is not shown
+        does not keep the topic out.
+        """
+        if self._asks_empty:
+            return True
+        mode = self._settings.twinlog_takeover
+        if mode == "refuse" and ends.remote is None:
+            return False  # who never had MirrorMaker 2 needs no right to its topics
+        try:
+            recorded = await self._glance.copied() or {}
+        except TwinlogError as error:
+            if mode == "recorded":
+                raise
+            log.info("whether MirrorMaker 2 has copied %s is not known: %s", topic.name, error)
+            return False
+        if mode == "recorded":  # also of a partition that is not shown (`_require_shown`)
+            return any(one.topic == topic.name for one in recorded)
+        return not ends.empty.isdisjoint(recorded)
 
     async def _begins_empty(
         self, topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]
     ) -> list[TakenOver]:
         """Where partitions begin whose remote partition is empty, if something is recorded."""
-        partitions = sorted(ends.empty & recorded.keys()) if self._asks_empty else []
+        partitions = sorted(ends.empty & recorded.keys())
         if not partitions:
             return []
         bounds, compacted = await self._source_bounds(topic, partitions)
-        if not self._routes:
-            return [
-                TakenOver(one, Offset(bounds[one].start), Offset(recorded[one]))
-                for one in partitions
-            ]
-        return [
-            await self._begin(_Subject(one, one, bounds[one], _NO_RECORDS), compacted)
-            for one in partitions
-        ]
+        believes = self._settings.twinlog_takeover == "recorded"
+        begins: list[TakenOver] = []
+        for one in partitions:
+            # Another connector may have copied it elsewhere; MirrorMaker 2 does not go by that.
+            by_others = not self._routes and await self._left.only_by_others(one)
+            if believes and not by_others:
+                begun = await self._begin(_Subject(one, one, bounds[one], _NO_RECORDS), compacted)
+                if not self._routes:  # whose records are elsewhere
+                    begun = begun_behind(begun, bounds[one].start, ends.remote)
+                begins.append(begun)
+                continue
+            place = (one, bounds[one], Offset(recorded[one]), ends.remote)
+            is_usual = not self._asks_empty
+            begins.append(begun_whole(*place, by_others=by_others, is_usual=is_usual))
+        return begins
 
     # ---- what MirrorMaker 2 has recorded ---------------------------------------------------------
 
@@ -387,6 +401,8 @@ class FlowTakeover:
             why = "nothing was compared"
         elif compacted:
             why = "records of a compacted topic cannot be compared"
+        elif self._splits:
+            why = "transforms may have routed records to other topics, which are not compared"
         elif start > needed:
             why = f"the source has deleted its records below {start}, which the comparison needs"
         else:
@@ -432,8 +448,8 @@ class FlowTakeover:
             place,
             recorded,
             begin,
-            "another program writes there, timestamps are not kept, or the source has deleted the "
-            "record",
+            "another program writes there, timestamps are not kept, the source has deleted the "
+            f"record{', or transforms have routed later ones elsewhere' * self._splits}",
         )
 
     async def _compared(

@@ -33,16 +33,18 @@ from twinlog.lifecycle.destination_topics import (
     known_id,
     undo,
 )
-from twinlog.lifecycle.flow_takeover import FlowTakeover, TakenOver
+from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.source_configs import source_configs
+from twinlog.lifecycle.taken_over import TakenOver
 from twinlog.mirror.copied_configs import left_out, remote_configs
-from twinlog.mirror.flow import FlowRules, connect_worker_of, may_route
+from twinlog.mirror.flow import FlowRules, connect_worker_of, may_route, splits_topics
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.mirror.topic_configs import NEVER_COPIED, TIERED_STORAGE, SourceConfig
 from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import offsets_topic_id
 from twinlog.store.shared_remotes import check_positions, shared_remotes
+from twinlog.store.snapshot import require_settings
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +84,10 @@ def left_out_text(source: Mapping[str, SourceConfig], settings: FlowSettings) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowClusters:
-    """A flow, and its two clusters."""
+    """A flow, and its two clusters.
+
+    `mirror` is the flow as it is stored: topics are added only while it has these settings.
+    """
 
     destination: KafkaCluster
     source: KafkaCluster
@@ -93,8 +98,11 @@ class FlowClusters:
     def __post_init__(self) -> None:
         """Begin to find out where topics begin."""
         worker = connect_worker_of(self.mirror.source)
-        routes = may_route(self.mirror.source)
-        takeover = FlowTakeover(self.destination, self.source, self.flow, worker, routes=routes)
+        takeover = FlowTakeover(
+            *(self.destination, self.source, self.flow, worker),
+            routes=may_route(self.mirror.source),
+            splits=splits_topics(self.mirror.source),
+        )
         object.__setattr__(self, "takeover", takeover)
 
     async def add(
@@ -118,16 +126,19 @@ class FlowClusters:
             followed_from: by topic, what is stored as `MirrorTopic.followed_from`.
 
         Returns:
-            The partitions that do not begin as usual.
+            The partitions that MirrorMaker 2 has copied before, and where they begin.
 
         Raises:
             MirrorRefused, UserError: a topic may not be created, belongs to another mirror, is
                 copied to the same remote topic by another one (`require_sole_copy`), or
                 MirrorMaker 2 has copied it (`FlowTakeover.begins`).
+            SettingsReplaced: the flow's settings have changed since it was read. A remote topic
+                that was created before that was noticed stays: others may have taken it over.
             Retriable: a cluster is unreachable, or its brokers show different partitions.
         """
         store = MirrorStore(self.destination)
         snapshot = await store.snapshot()
+        require_settings(snapshot, self.mirror)
         ids = {name: topics[name].topic_id for name in names}
         await store.check_addable(snapshot, self.mirror.name, names, ids)
         self._check_positions(snapshot.topics_of(self.mirror.name), names)
@@ -154,8 +165,9 @@ class FlowClusters:
                 for one in await self.takeover.begins(topic, existing.get(names[name]))
             ]
             for one in taken_over:
-                log.log(logging.INFO if one.repeated is None else logging.WARNING, "%s", one)
-            begins = {one.source: int(one.begin) for one in taken_over} | dict(positions)
+                log.log(logging.WARNING if one.warns else logging.INFO, "%s", one)
+            begins = {one.source: int(one.begin) for one in taken_over if not one.is_usual}
+            begins |= dict(positions)
             recorded_in = await offsets_topic_id(self.destination)
             await store.add_topics(
                 self.mirror.name,

@@ -366,6 +366,15 @@ def may_route(properties: Mapping[str, str]) -> bool:
     return may_route_rows(values) or has_router(values)
 
 
+def splits_topics(properties: Mapping[str, str]) -> bool:
+    """Whether single-message transforms may send some records of a topic elsewhere than others.
+
+    Args:
+        properties: a flow's, as `transforms_of` accepts them.
+    """
+    return not routes_by_name(settings_texts(properties))
+
+
 def may_have_routed(properties: Mapping[str, str]) -> bool:
     """Whether a flow of these properties may have written to other topics than its remote ones.
 

@@ -37,6 +37,8 @@ _HOPS: Final = 12
 _MAX_COPIES: Final = 2000
 """Limit of copies that are followed from one topic: between many clusters there are many ways."""
 _MAX_ALL_COPIES: Final = 10_000
+_WORDS: Final = (EXAMPLE_TOPIC, "payments", "x1")
+"""The first of them that a flow does not exclude makes an example of a topic."""
 _EXAMPLES: Final = 3
 """Limit of topics that are made of a flow's expressions."""
 _CLASS: Final = re.compile(r"\[([^\]\\^])[^\]]*\]")
@@ -163,8 +165,14 @@ def _examples(flow: Flow) -> Iterable[str]:
     if topics is None:
         return
     for text in topics.pattern.split("|"):
-        name = text.replace(".*", EXAMPLE_TOPIC).replace(".+", EXAMPLE_TOPIC)
-        name = _QUANTIFIER.sub("", _CLASS.sub(r"\1", name))
-        name = re.sub(r"[()^$]|\?:", "", name).replace("\\", "")
-        if flow.settings.selects_topic(name):
+        made = (_example(text, word) for word in _WORDS)
+        if name := next(filter(flow.settings.selects_topic, made), None):
             yield name
+
+
+def _example(expression: str, word: str) -> str:
+    """A name that the expression may match, with this word for any text."""
+    name = expression.replace(".*", word).replace(".+", word)
+    name = name.replace(r"\d", "1").replace(r"\w", "a")
+    name = _QUANTIFIER.sub("", _CLASS.sub(r"\1", name))
+    return re.sub(r"[()^$]|\?:", "", name).replace("\\", "")

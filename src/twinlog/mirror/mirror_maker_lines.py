@@ -35,7 +35,7 @@ from twinlog.mirror.dataframe_transform import (
     TIME_ZONE,
     is_dataframe_property,
 )
-from twinlog.mirror.flow import THROTTLE, belongs_to_transforms
+from twinlog.mirror.flow import THROTTLE, belongs_to_transforms, routed_topics
 from twinlog.mirror.flow_settings import (
     CONSUMER,
     ISOLATION,
@@ -58,6 +58,8 @@ from twinlog.mirror.mirror_maker_names import (
     BYTES_CONVERTER,
     CLIENT_NAMES,
     CLIENT_REASONS,
+    CREATION,
+    CREATION_ENABLED,
     DRAFT_NAMES,
     FORMER_NAMES,
     REMOTE_ADMIN,
@@ -87,10 +89,13 @@ from twinlog.mirror.replication_policy import (
 )
 from twinlog.mirror.setting_values import parse_task_interval
 from twinlog.mirror.settings import SETTINGS as MIRROR_SETTINGS
-from twinlog.mirror.transform_chain import CONVERTER_NAMES
+from twinlog.mirror.transform_chain import CONVERTER_NAMES, has_router
 from twinlog.text import closest, few
 
-_SHOWN: Final = frozenset({BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS})
+_ALIAS: Final = "alias"
+_SHOWN: Final = frozenset(
+    {BOOTSTRAP, "security.protocol", "sasl.mechanism", CLUSTERS, TRANSFORMS, _ALIAS}
+)
 _FORCED: Final = frozenset({"enable.auto.commit"})
 """Client properties that MirrorMaker 2 overwrites."""
 _UNSHOWN: Final = "..."
@@ -131,7 +136,7 @@ class FileLine:
 
 
 class _Advice(str):
-    """Why a line has no effect, with what should be written instead."""
+    """Why a line does not do what it says, with what to do instead: a start warns of it."""
 
     __slots__ = ()
 
@@ -238,6 +243,8 @@ class _LineReader:
             return self._client(item, "client", place.rest, f"on {place.source}")
         if dot and role in ROLES:
             return self._client(item, role, name, f"on {place.source}")
+        if place.rest == _ALIAS:
+            return self._alias(item, place)
         if place.rest in SETTINGS or place.rest in FORMER_NAMES or place.rest in DRAFT_NAMES:
             return LineVerdict.NO_EFFECT, _not_of_cluster(place.rest)
         roles = [role for role in ROLES if place.rest in ROLE_NAMES[role]]
@@ -248,6 +255,25 @@ class _LineReader:
                 f"{place.rest}" + (others and f", or {others}")
             )
         return self._other(item, place)
+
+    def _alias(self, item: Property, place: LinePlace) -> Explanation:
+        """A cluster's properties become those of flows behind `source.cluster.` and so on.
+
+        Of the settings of a flow, this is the only one that a cluster can have in this way.
+        """
+        texts, winners = list[str](), set[int]()
+        for source, target in self._places.candidates(item):
+            side = SIDES[source != place.source]
+            name = f"{side}.cluster.{_ALIAS}"
+            if f"{source}->{target}" in self._file.uses.get(item.line, ()):
+                texts.append(f"{name} of {source}->{target}: {SETTINGS[name].meaning}")
+            else:
+                winners.add(connector_properties(self._last, source, target)[name].line)
+        if texts:
+            return LineVerdict.USED, "; ".join(sorted(texts))
+        if winners:
+            return LineVerdict.NO_EFFECT, f"line {min(winners)} has precedence"
+        return LineVerdict.NO_EFFECT, "no flow exists that has it"
 
     def _of_file(self, item: Property) -> Explanation:
         key = item.key
@@ -466,10 +492,32 @@ class _LineReader:
             return LineVerdict.UNKNOWN, self._hints.unknown(item.key, place)
         if place.rest in READ_AT:
             return self._of_worker(item, place, why)
+        if place.target and (instead := self._created_for_routes(place)):
+            return LineVerdict.DIFFERS, _Advice(instead)
         converter = place.rest.endswith(".converter")
         if converter and not item.value.strip().endswith(BYTES_CONVERTER):
             return LineVerdict.DIFFERS, f"{why}; this converter would change them"
         return LineVerdict.NOT_NEEDED, why
+
+    def _created_for_routes(self, place: LinePlace) -> str:
+        """What becomes of a rule for topics that Connect's worker creates; empty: nothing lacks.
+
+        It creates those that a flow's transforms route to; MirrorMaker 2 creates the remote topics
+        itself, without these rules.
+        """
+        flow = next((flow for flow in self._file.flows if flow.name == place.flow), None)
+        of_routes = place.rest.startswith(CREATION) and place.rest != CREATION_ENABLED
+        if not of_routes or flow is None or not flow.settings.enabled:
+            return ""
+        if not has_router(flow.transforms):
+            return ""
+        what = f"how Connect creates topics that records are routed to ({flow.name}); twinlog"
+        if routed_topics(flow.transforms, flow.settings):
+            return f"{what} creates them as remote topics, with replication.factor"
+        return (
+            f"{what} gives them as many partitions as the remote topics, replication.factor and "
+            "the target's default configuration: create them before"
+        )
 
     def _of_worker(self, item: Property, place: LinePlace, why: str) -> Explanation:
         flows = self._places.flows(item)

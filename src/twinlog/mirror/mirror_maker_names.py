@@ -52,6 +52,10 @@ BOOTSTRAP: Final = "bootstrap.servers"
 TRANSFORMS: Final = "transforms"
 INTERCEPTORS: Final = "interceptor.classes"
 BYTES_CONVERTER: Final = "ByteArrayConverter"
+CREATION: Final = "topic.creation."
+"""How Connect's worker creates topics that do not exist."""
+CREATION_ENABLED: Final = f"{CREATION}enable"
+"""Whether it does; a property of the worker, and not of a connector."""
 
 CLIENT_NAMES: Final = (
     BOOTSTRAP,
@@ -363,9 +367,9 @@ REASONS: Final[Mapping[str, str]] = {
     "heartbeat.interval.ms": _WORKER,
     "topic.tracking.allow.reset": _WORKER,
     "topic.tracking.enable": _WORKER,
-    "topic.creation.enable": _TOPICS,
-    "topic.creation.groups": _TOPICS,
-    "topic.creation.*.*": _TOPICS,
+    CREATION_ENABLED: _TOPICS,
+    f"{CREATION}groups": _TOPICS,
+    f"{CREATION}*.*": _TOPICS,
     "exactly.once.source.support": _EXACTLY_ONCE,
     "exactly.once.support": _EXACTLY_ONCE,
     "transaction.boundary": _BOUNDARY,

@@ -121,7 +121,7 @@ def report(
     return MirrorMakerReport(
         flows=tuple(map(flow_row, flows)),
         lines=explain_lines(file, unused, problems),
-        warnings=(*flow_warnings(named), *_encoding_warnings(file)),
+        warnings=(*flow_warnings(named, file.flows), *_encoding_warnings(file)),
         errors=tuple(errors),
     )
 
@@ -157,8 +157,14 @@ def _pattern(names: Names) -> str:
     return "" if names is None else names.pattern
 
 
-def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
-    """What flows will do that their author may not expect."""
+def flow_warnings(flows: Collection[Flow], connected: Collection[Flow]) -> Iterable[str]:
+    """What flows will do that their author may not expect.
+
+    Args:
+        flows: those that are started.
+        connected: all flows between their clusters that are known. Where each cluster has a command
+            of its own (`--clusters`), what one of them copies comes back by the others.
+    """
     mirroring = [flow for flow in flows if flow.settings.enabled]
     for flow in mirroring:
         if remote_topic(flow.settings, EXAMPLE_TOPIC) is None:
@@ -178,7 +184,8 @@ def flow_warnings(flows: Collection[Flow]) -> Iterable[str]:
                 f"read: it fails with each {converter.partition('.')[0]} that is not null; set "
                 f"{converter} to JsonConverter, with schemas.enable=false"
             )
-    if (circle := find_circle(mirroring)) is not None:
+    circle = find_circle([flow for flow in connected if flow.settings.enabled])
+    if circle is not None and any(flow.name in circle.flows for flow in mirroring):
         apart = "give them different topics"
         if circle.of_heartbeats:
             apart = (

@@ -252,7 +252,7 @@ def _insert_field(options: TransformOptions, side: _Side) -> Transform:
         )
 
     def insert(record: FlowRecord) -> FlowRecord:
-        if record.value.is_null:
+        if side.part(record).is_null:
             return record
         fields = side.fields(record, "InsertField")
         if topic:

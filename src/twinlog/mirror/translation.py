@@ -85,9 +85,6 @@ class Translation:
     passed: frozenset[TopicPartition] = frozenset()
     """Partitions of the source whose copy has lost records that the mirror has gone on without. The
     map is right, and offsets that it gave before the loss may be too high."""
-    positions: Mapping[TopicPartition, int] = field(default_factory=lambda: MappingProxyType({}))
-    """By the source's partition, the offset below which everything was copied or has no copy. It
-    may be above the end of the map: behind a transaction marker, say."""
     settled: frozenset[TopicPartition] = frozenset()
     """Partitions of the source whose map had all that was sent when it was read."""
     shared: Mapping[TopicPartition, JoinedPartition] = field(
@@ -163,7 +160,6 @@ class Translation:
             begins=without(self.begins),
             lost=self.lost - feeders,
             passed=self.passed - feeders,
-            positions=without(self.positions),
             settled=self.settled - feeders,
         )
 
@@ -207,13 +203,9 @@ class Translation:
             if partition in nowhere or not self.translates(partition, offset)
         )
 
-    def keeps_place(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the lowest offset (`OffsetMap.lowest`) is the same place of a group.
-
-        It is another one behind what is copied, and in front of where the map begins.
-        """
-        lowest = self.offsets(partition).lowest(offset)
-        return lowest <= offset <= self.positions.get(partition, offset)
+    def keeps_offsets(self, partition: TopicPartition) -> bool:
+        """Whether each record of a source's partition has the same offset on the destination."""
+        return self.offsets(partition) is _SAME_OFFSETS
 
     def name(self, partition: TopicPartition) -> TopicPartition:
         """The destination's partition of a source's."""

@@ -1,16 +1,14 @@
 """From the flows of a properties file to what runs them: nodes, stored flows, heartbeats.
 
-A node may read what the file itself refers to, on this machine: the files and environment variables
-that are named in the connection of a flow's source (kafka/client/references.py). It may run queries
-and functions of Spark if a flow of the file has one.
+A node may read what the file itself refers to, on this machine (lifecycle/flow_references.py). It
+may run queries and functions of Spark if a flow of the file has one.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
-from twinlog.kafka.client.references import ALLOWED_PATHS, ALLOWLIST_PATTERN, DATAFRAMES
+from twinlog.kafka.client.references import DATAFRAMES
 from twinlog.lifecycle.flow_creation import properties_of, used_properties
+from twinlog.lifecycle.flow_references import grants_of
 from twinlog.mirror.dataframe_transform import is_dataframe_property
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.flow_settings import TAKEOVER
@@ -18,10 +16,6 @@ from twinlog.mirror.mirror_maker_file import Flow
 from twinlog.mirror.replication_policy import policy_of
 from twinlog.mirror.settings import FLOW_PREFIX
 from twinlog.node.mirror_maker import HeartbeatPair, StoredFlow, Target
-
-_FILE: Final = re.compile(r"\$\{(?:file|directory):([^:}]+):")
-_VARIABLE: Final = re.compile(r"\$\{env:([^}]+)\}")
-_LOCATIONS: Final = ("ssl.truststore.location", "ssl.keystore.location")
 
 
 def run_parts(
@@ -41,7 +35,8 @@ def run_parts(
             `twinlog.takeover` is `compare` then.
 
     Raises:
-        UserError: a flow has a setting that twinlog does not support.
+        UserError: a flow has a setting that twinlog does not support, or refers to what does not
+            exist.
     """
     stored: dict[str, list[StoredFlow]] = {}
     pairs: list[HeartbeatPair] = []
@@ -75,20 +70,7 @@ def run_parts(
 def _grants(flows: Iterable[StoredFlow]) -> dict[str, str]:
     """The node's rights to read what the flows' connections refer to, and to run code."""
     flows = list(flows)
-    paths: set[str] = set()
-    variables: set[str] = set()
-    for flow in flows:
-        for name, text in flow.properties.items():
-            paths |= set(_FILE.findall(text))
-            variables |= set(_VARIABLE.findall(text))
-            # Also those of a schema registry, which have a prefix.
-            if name.endswith(_LOCATIONS) and "${" not in text:
-                paths.add(text)
-    grants = {}
-    if paths:
-        grants[ALLOWED_PATHS] = ",".join(sorted(paths))
-    if variables:
-        grants[ALLOWLIST_PATTERN] = "|".join(re.escape(name) for name in sorted(variables))
+    grants = grants_of(flow.properties for flow in flows)
     names = {name.removeprefix(FLOW_PREFIX) for flow in flows for name in flow.properties}
     if any(map(is_dataframe_property, names)):
         grants[DATAFRAMES] = "true"

@@ -17,8 +17,8 @@ from dataclasses import replace
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.types import TopicPartition
 from twinlog.operations.flow_verification import FlowPlan, neighbours_at
-from twinlog.verify.flow_job import FlowCompared, FlowTask
 from twinlog.verify.flow_targets import EMPTY, is_empty, unexpected
+from twinlog.verify.flow_task import FlowCompared, FlowTask
 from twinlog.verify.job import Sides
 from twinlog.verify.log_reader import read_bounds
 

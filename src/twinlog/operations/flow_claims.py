@@ -26,7 +26,8 @@ from twinlog.mirror.settings import TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic, topic_id_text
 from twinlog.store.control_topics import LANES_GROUP
 from twinlog.store.recorded_maps import read_headed_maps, read_maps
-from twinlog.verify.flow_job import BEGIN_UNKNOWN, FlowClaim
+from twinlog.verify.flow_job import BEGIN_UNKNOWN
+from twinlog.verify.flow_task import FlowClaim
 from twinlog.verify.job import Sides
 from twinlog.verify.map_check import MapClaim
 

@@ -147,7 +147,8 @@ class DeleteFlowResult:
     removed: tuple[str, ...]
     """The source's topics that were still copied, and were removed first."""
     forgot_offsets: bool = False
-    """Whether its recorded maps and positions are deleted, too."""
+    """Whether its recorded maps and positions are deleted, too. False, although it was asked for:
+    the maps are, but positions of a former flow of this name may be left."""
 
     def as_json(self) -> Mapping[str, object]:
         """As `delete --json` prints it."""

@@ -23,14 +23,9 @@ from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
 from twinlog.store.config_records import Mirror, MirrorTopic
-from twinlog.verify.flow_job import (
-    FlowClaim,
-    FlowCompared,
-    FlowPair,
-    FlowTask,
-    unseen,
-)
+from twinlog.verify.flow_job import unseen
 from twinlog.verify.flow_targets import EMPTY, Neighbour
+from twinlog.verify.flow_task import FlowClaim, FlowCompared, FlowPair, FlowTask
 from twinlog.verify.job import RangeDifference, Sides
 from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.query_job import QuerySource, QueryTask

@@ -222,7 +222,8 @@ class FlowAdmin:
                 again, it begins anew, and copies all records once more.
             timeout_s: how long to wait, in seconds; as long again for topics that a node adds
                 meanwhile. A node has to run.
-            tell: receives now and then what is waited for, as text.
+            tell: receives now and then what is waited for, as text; and what may be left of what
+                was to be forgotten.
 
         Raises:
             MirrorRefused: MIRROR_NOT_EMPTY: a node has added topics meanwhile, again and again.
@@ -230,7 +231,10 @@ class FlowAdmin:
                 call deletes it later.
         """
         deadline = time.monotonic() + timeout_s
-        forget = partial(forget_flow, self._cluster) if forgets_offsets else None
+        left: list[str] = []
+        forget = None
+        if forgets_offsets:
+            forget = partial(forget_flow, self._cluster, tell=left.append)
         removed: list[str] = []
         while True:
             topics = (await self._flow(flow)).topics_of(flow)
@@ -250,8 +254,12 @@ class FlowAdmin:
                     raise
                 await asyncio.sleep(_RETRY_S)
             else:
+                for line in left[-1:]:
+                    tell(line)
                 return DeleteFlowResult(
-                    flow=flow, removed=tuple(sorted(set(removed))), forgot_offsets=forgets_offsets
+                    flow=flow,
+                    removed=tuple(sorted(set(removed))),
+                    forgot_offsets=forgets_offsets and not left,
                 )
 
     async def import_positions(

@@ -29,7 +29,9 @@ from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import DEBUGGING, list_offsets
 from twinlog.lifecycle import changes as lifecycle
 from twinlog.lifecycle import creation as mirrors
+from twinlog.lifecycle.flow_selection import may_rename, require_same_names
 from twinlog.lifecycle.rebuild import Rebuild
+from twinlog.mirror.settings import FLOW_KINDS
 from twinlog.operations.describe import DescribedPartition, describe, without_log_end
 from twinlog.operations.flows import FlowAdmin
 from twinlog.operations.log_dump import SegmentDump, dump_log
@@ -56,6 +58,7 @@ from twinlog.operations.verification_report import Verification
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.control_topics import take_control_topics
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
+from twinlog.store.snapshot import Snapshot
 from twinlog.store.statuses import ages_of
 from twinlog.verify.log_reader import PATIENCE_S
 
@@ -239,9 +242,18 @@ class MirrorAdmin:
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR.
-            UserError: a setting is wrong, or the source is another cluster then.
+            UserError: a setting is wrong, or the source is another cluster then; or topics of a
+                flow would have other remote names.
         """
-        await lifecycle.alter_mirror(self._cluster, mirror, configs)
+
+        def check(snapshot: Snapshot) -> None:
+            changed = lifecycle.altered(snapshot, mirror, configs, replaces=False)
+            # Others are altered also where a policy cannot be loaded, or where topics have former
+            # names for another reason.
+            if changed.kind in FLOW_KINDS and may_rename(configs, changed.source):
+                require_same_names(snapshot, mirror, changed.source)
+
+        await lifecycle.alter_mirror(self._cluster, mirror, configs, check=check)
         return AlterMirrorResult(mirror=mirror, properties=tuple(sorted(configs)))
 
     async def delete_mirror(self, mirror: str) -> DeleteMirrorResult:

@@ -140,7 +140,7 @@ def check_flow(request: FlowRequest) -> CheckedFlow:
             f"Unless a flow {target}->{source} or another program does, replication_hops of "
             f"{source} is -1 on {target}; --config {SOURCE_HEARTBEATS}=true makes them do it"
         )
-    return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows)))
+    return CheckedFlow(created, (*noted, *flow_warnings(parsed.flows, parsed.flows)))
 
 
 def check_file(

@@ -20,7 +20,8 @@ from twinlog.operations.verified_topics import partitions_of, recreation, topic_
 from twinlog.runtime.job_progress import JobProgress
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.mirrors import MirrorStore, unknown_mirror
-from twinlog.verify.flow_job import FlowCompared, FlowTask, run_task
+from twinlog.verify.flow_job import run_task
+from twinlog.verify.flow_task import FlowCompared, FlowTask
 from twinlog.verify.job import (
     Compared,
     Extent,

@@ -24,6 +24,13 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from twinlog.runtime.avro_schemas import (
+    ParsedSchema,
+    check_aliases,
+    check_definitions,
+    skips_fields,
+    without_logical_types,
+)
 from twinlog.runtime.schema_registry import (
     MAGIC,
     WIRE,
@@ -51,8 +58,6 @@ _PRIMITIVES: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
     "enum": t.StringType(),
 }
-_NAMED: Final = "__named_schemas"
-"""Where a schema that fastavro has parsed keeps its named types."""
 _LOGICAL: Final[Mapping[tuple[str, str], t.DataType]] = {
     ("int", "date"): t.DateType(),
     ("long", "timestamp-millis"): t.TimestampType(),
@@ -123,12 +128,12 @@ class AvroPart:
             )
         self._part, self._source, self._target = part, source, target
         self._reader = _parsed(source.latest(subject))
-        self.column_type = column_type(self._reader)
+        self.column_type = column_type(*self._reader)
         if isinstance(self.column_type, t.BinaryType):
             raise UnsupportedSchema("bytes that are no part of a record have no column")
         self._check = t._make_type_verifier(self.column_type)  # noqa: SLF001 - no public one
-        self._writers: dict[int, Any] = {}
-        self._written: dict[str, tuple[int, Any]] = {}
+        self._writers: dict[int, _Writer] = {}
+        self._written: dict[str, tuple[int, ParsedSchema]] = {}
         self._mapped: dict[tuple[int, str], int] = {}
 
     @property
@@ -151,9 +156,15 @@ class AvroPart:
         schema_id = _id_of(data)
         if schema_id not in self._writers:
             self._writers[schema_id] = self._writer(self._source.schema(schema_id))
+        writer = self._writers[schema_id]
         stream = io.BytesIO(data[WIRE.size :])
         try:
-            found = fastavro.schemaless_reader(stream, self._writers[schema_id], self._reader)
+            if writer.whole is not None:
+                fastavro.schemaless_reader(
+                    stream, writer.whole, None, handle_unicode_errors="replace"
+                )
+                stream.seek(0)
+            found = fastavro.schemaless_reader(stream, writer.schema, self._reader.schema)
         except Exception as error:  # fastavro raises whatever its decoders do
             raise NotAvro(f"a {self._part} does not fit its schema {schema_id}") from error
         if stream.read(1):
@@ -161,11 +172,14 @@ class AvroPart:
         try:  # Spark makes null of a value that is of another type
             cell = _plain(found, self.column_type)
             self._check(cell)
-            assert cell is not None, "it would become a tombstone"
         except Exception as error:
             raise NotAvro(
                 f"a {self._part} of schema {schema_id} has a value that its column cannot hold"
             ) from error
+        if cell is None:
+            raise NotAvro(
+                f"a {self._part} of schema {schema_id} is null, which would become a tombstone"
+            )
         return cell
 
     def encoded(self, value: object, topic: str) -> bytes | None:
@@ -180,12 +194,12 @@ class AvroPart:
         if topic not in self._written:
             latest = self._target.latest(self._subject(topic))
             self._written[topic] = latest.id, _parsed(latest)
-        schema_id, schema = self._written[topic]
+        schema_id, (schema, named) = self._written[topic]
+        unfit = f"a {self._part} does not fit the latest schema of {self._subject(topic)}"
         stream = io.BytesIO()
         stream.write(WIRE.pack(MAGIC, schema_id))
         try:
             data = hinted = _without_rows(value)
-            named = schema.get(_NAMED, {}) if isinstance(schema, dict) else {}
             if _has_choices(schema) or any(map(_has_choices, named.values())):
                 hinted = _hinted(schema, value, named)
             # The writer alone makes an int of 5,000,000,000, and false of null.
@@ -193,11 +207,10 @@ class AvroPart:
             fastavro.schemaless_writer(stream, schema, hinted, strict=True)
             stream.seek(WIRE.size)
             same = _same(data, fastavro.schemaless_reader(stream, schema, None))
-            assert same, "it would be altered"
         except Exception as error:  # fastavro raises whatever its encoders do
-            raise NotAvro(
-                f"a {self._part} does not fit the latest schema of {self._subject(topic)}"
-            ) from error
+            raise NotAvro(unfit) from error
+        if not same:
+            raise NotAvro(unfit)
         return stream.getvalue()
 
     def mapped(self, data: bytes | None, topic: str) -> bytes | None:
@@ -215,12 +228,24 @@ class AvroPart:
             self._mapped[key] = self._target.register(self._subject(topic), schema)
         return WIRE.pack(MAGIC, self._mapped[key]) + data[WIRE.size :]
 
-    def _writer(self, schema: RegisteredSchema) -> Any:
-        """The schema that a record is read by."""
+    def _writer(self, schema: RegisteredSchema) -> "_Writer":
+        """The schema that a record is read by.
+
+        Raises:
+            UnsupportedSchema: it cannot be used, or not be resolved to the column's.
+        """
         parsed = _parsed(schema)
         if parsed == self._reader:
-            return parsed
-        return _parsed(schema, _unpromoted)
+            return _Writer(parsed.schema, None)
+        try:
+            check_aliases(parsed, self._reader)
+        except ValueError as error:
+            raise UnsupportedSchema(f"schema {schema.id} cannot be resolved: {error}") from error
+        skips = skips_fields(parsed, self._reader)
+        return _Writer(
+            _parsed(schema, _unpromoted).schema,
+            _parsed(schema, without_logical_types).schema if skips else None,
+        )
 
     def _subject(self, topic: str) -> str:
         return f"{topic}-{self._part}"
@@ -233,19 +258,44 @@ def _id_of(data: bytes) -> int:
     return schema_id
 
 
-def _parsed(schema: RegisteredSchema, altered: Callable[[Any], Any] | None = None) -> Any:
+class _Writer(NamedTuple):
+    """The schema that a record was written by."""
+
+    schema: Any
+    whole: Any
+    """The same without logical types, to read all fields once; None: the column has them all.
+    fastavro skips a field that the column lacks without a look at its length."""
+
+
+def _parsed(schema: RegisteredSchema, altered: Callable[[Any], Any] | None = None) -> ParsedSchema:
+    types: dict[str, Any] = {}
     try:
-        types: dict[str, Any] = {}
-        *_, last = [
-            fastavro.parse_schema(
-                json.loads(each.text) if altered is None else altered(json.loads(each.text)),
-                named_schemas=types,
-            )
-            for each in (*schema.definitions(), schema)
-        ]
+        for each in (*schema.definitions(), schema):
+            found = json.loads(each.text)
+            last = _with_types(found if altered is None else altered(found), types)
     except Exception as error:  # fastavro raises whatever its parser does
         raise UnsupportedSchema(f"schema {schema.id} cannot be read: {error}") from error
-    return last
+    return ParsedSchema(last, types)
+
+
+def _with_types(schema: Any, types: dict[str, Any]) -> Any:
+    """A schema as fastavro parses it, which adds its named types to these and keeps them.
+
+    fastavro keeps them with a record only. An array, a map or a name that refers to types of other
+    schemas would be accepted, and fail with each value.
+
+    Raises:
+        ValueError: it defines one of them in another way.
+    """
+    if isinstance(schema, list):  # fastavro parses each branch by itself, too
+        return [_with_types(one, types) for one in schema]
+    known = dict(types)
+    parsed = fastavro.parse_schema(schema, named_schemas=types)
+    check_definitions(known, types)
+    found = types.get(parsed, parsed) if isinstance(parsed, str) else parsed
+    if not isinstance(found, dict):
+        return found
+    return {**found, "__fastavro_parsed": True, "__named_schemas": types}
 
 
 def _unpromoted(schema: Any) -> Any:
@@ -268,14 +318,17 @@ def _unpromoted(schema: Any) -> Any:
     return {**schema, **parts}
 
 
-def column_type(schema: Any) -> t.DataType:
-    """The type of a column with values of an Avro schema, as fastavro parses it.
+def column_type(schema: Any, types: Mapping[str, Any]) -> t.DataType:
+    """The type of a column with values of an Avro schema.
+
+    Args:
+        schema: as fastavro parses it.
+        types: named ones, also those of schemas that it refers to.
 
     Raises:
         UnsupportedSchema: Spark has no such type.
     """
-    definitions = schema.get(_NAMED, {}) if isinstance(schema, dict) else {}
-    return _type(schema, _Types(definitions, {}))
+    return _type(schema, _Types(types, {}))
 
 
 class _Types(NamedTuple):
@@ -471,7 +524,7 @@ def _branch(options: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
         return _hinted(options[0], value, named)
     if isinstance(value, dict | list | Row):
         return _branch_of_parts(options, value, named)
-    return _branch_of_leaf(options, value)
+    return _branch_of_leaf(options, value, named)
 
 
 def _branch_of_parts(options: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
@@ -495,21 +548,39 @@ def _branch_of_parts(options: list[Any], value: Any, named: Mapping[str, Any]) -
     return name, _hinted(found, value, named)
 
 
-def _branch_of_leaf(options: list[Any], value: Any) -> Any:
-    """A value with the first branch that holds it, and rather one that has its type in Python."""
+def _branch_of_leaf(options: list[Any], value: Any, named: Mapping[str, Any]) -> Any:
+    """A value with the first branch that holds it, and rather one that has its type in Python.
+
+    Raises:
+        ValueError: several branches hold it that differ in their names only.
+    """
     holding: list[tuple[bool, Any]] = []
+    names: list[str] = []
     for option in options:
-        kind = option["type"] if isinstance(option, dict) else option
-        if not isinstance(kind, str) or kind not in _PRIMITIVES or kind in {"fixed", "enum"}:
+        schema = named.get(option, option) if isinstance(option, str) else option
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if not isinstance(kind, str) or kind not in _PRIMITIVES:
             continue
-        stream = io.BytesIO()
-        try:
-            fastavro.validate(value, option, strict=True)
-            fastavro.schemaless_writer(stream, option, value, strict=True)
-            stream.seek(0)
-            found = fastavro.schemaless_reader(stream, option, None)
-        except Exception:  # noqa: S112 - fastavro raises whatever its encoders do
+        found = _found_by(schema, value)
+        if found is None or not _same(value, found):
             continue
-        if _same(value, found):
+        if kind in {"fixed", "enum"}:
+            names.append(schema["name"])
+        else:
             holding.append((type(value) is not type(found), kind))
-    return (min(holding, key=lambda one: one[0])[1], value) if holding else value
+    if not holding and len(names) > 1:
+        raise ValueError("the branch of a union is not clear")
+    branches = [kind for _, kind in sorted(holding, key=lambda one: one[0])] or names
+    return (branches[0], value) if branches else value
+
+
+def _found_by(schema: Any, value: Any) -> Any:
+    """What is read of a value that was written by a schema; None: it cannot be written."""
+    stream = io.BytesIO()
+    try:
+        fastavro.validate(value, schema, strict=True)
+        fastavro.schemaless_writer(stream, schema, value, strict=True)
+        stream.seek(0)
+        return fastavro.schemaless_reader(stream, schema, None)
+    except Exception:  # fastavro raises whatever its encoders do
+        return None

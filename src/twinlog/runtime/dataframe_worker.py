@@ -64,6 +64,7 @@ from twinlog.runtime.schema_registry import (
     UnsupportedSchema,
 )
 from twinlog.runtime.session import start_spark
+from twinlog.runtime.spark_errors import first_line
 from twinlog.runtime.static_tables import UnreadTable, read_whole
 from twinlog.runtime.whole_results import collected
 
@@ -73,6 +74,8 @@ CONF: Final = {
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.shuffle.partitions": "1",
 }
 """ANSI: a cast that is not possible is an error, not null. One task does all: plans need not adapt.
@@ -85,8 +88,6 @@ _MISSING_PATH: Final = "PATH_NOT_FOUND"
 _CUTS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
 """Operators of Spark's plans that drop rows whatever they hold."""
 _MOST_TRANSFORMS: Final = 32
-_REASON_LENGTH: Final = 500
-_MAX_CAUSES: Final = 10
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print each failed query with its message, which may have a record's content."""
 
@@ -163,7 +164,7 @@ class PreparedTransform:
         except Exception as error:  # a function may raise anything
             _check_spark(self._spark)
             missing = isinstance(error, PySparkException) and error.getCondition() == _MISSING_PATH
-            raise QueryUnusable(_first_line(error), name=name, only_here=missing) from error
+            raise QueryUnusable(first_line(error), name=name, only_here=missing) from error
 
     def result(self, rows: Sequence[SourceRow]) -> ResultRows:
         """The result for these records."""
@@ -192,7 +193,7 @@ class PreparedTransform:
         elif table.format == "csv":
             reader = reader.option("inferSchema", "true")
         try:
-            found = read_whole(self._spark, reader, table.path)
+            found = read_whole(self._spark, reader, table)
         except UnreadTable as error:
             raise QueryUnusable(str(error), only_here=True) from error
         found.createOrReplaceTempView(table.name)
@@ -443,18 +444,6 @@ def _imported(name: str) -> Callable[[DataFrame], object]:
     return function
 
 
-def _first_line(error: Exception) -> str:
-    """The first line of an error: of one in a job of Java, that of its cause."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        cause = error.java_exception
-        for _ in range(_MAX_CAUSES):
-            cause = cause.getCause() or cause
-        text = cause.getMessage() or cause.toString()
-    line = next(iter(text.strip().splitlines()), type(error).__name__)
-    return line[:_REASON_LENGTH]
-
-
 def condition_of(error: Exception) -> str:
     """What has failed, without the contents of records."""
     if isinstance(error, _OF_RECORDS):
@@ -541,7 +530,7 @@ def _session(memory_mib: int) -> SparkSession:
         "spark.driver.memory": size,
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="twinlog-sql-"),
     }
-    return SparkSession(start_spark("local[1]", conf, max_failures=1))
+    return SparkSession(start_spark("local[1]", conf, max_failures=1, obeys_host=False))
 
 
 def _read_requests(stream: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:

@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
+from http.client import HTTPException
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -63,6 +64,8 @@ class RegisteredSchema(NamedTuple):
     id: int
     text: str
     references: "tuple[SchemaReference, ...]" = ()
+    has_rules: bool = False
+    """Whether Confluent's registry has rules for it, such as which fields are encrypted."""
 
     def definitions(self) -> "list[RegisteredSchema]":
         """The schemas that it refers to, each behind those that it refers to itself, and once."""
@@ -142,13 +145,22 @@ class SchemaRegistry:
             schema: of another registry, always the same one.
 
         Raises:
-            RegistryRefusal: it is refused.
+            RegistryRefusal: it is refused, or has rules, which would be lost.
             RegistryTrouble: there is no answer.
         """
         return int(self._answer(f"{_path(subject)}/versions", self._body(schema))["id"])
 
     def _body(self, schema: RegisteredSchema) -> Mapping[str, object]:
-        """A schema as requests have it, with the versions of this registry."""
+        """A schema as requests have it, with the versions of this registry.
+
+        Raises:
+            RegistryRefusal, RegistryTrouble: see `register`.
+        """
+        if schema.has_rules:
+            raise RegistryRefusal(
+                f"schema {schema.id} has a ruleSet: it is not registered in {self.url}, as its "
+                "rules are not copied"
+            )
         references = []
         for name, subject, referenced in schema.references:
             key = subject, referenced.id
@@ -175,7 +187,8 @@ class SchemaRegistry:
             )
             for each in answer.get("references") or ()
         )
-        return RegisteredSchema(schema_id, str(answer["schema"]), references)
+        has_rules = any((answer.get("ruleSet") or {}).values())
+        return RegisteredSchema(schema_id, str(answer["schema"]), references, has_rules)
 
     def _version(self, subject: str, version: int, depth: int) -> RegisteredSchema:
         key = subject, version
@@ -204,7 +217,7 @@ class SchemaRegistry:
             if error.code in _DENIALS:
                 text = f"{text}: check {USER_INFO}"
             raise (RegistryRefusal if error.code in _REFUSALS else RegistryTrouble)(text) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:  # the last one: it was cut off
             raise RegistryTrouble(
                 f"the schema registry {self.url} does not answer: {error}"
             ) from error

@@ -93,6 +93,7 @@ PRIVATE: Final = 0o077
 """The umask of processes whose sockets and files only their user may open."""
 _JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+_NO_DEFAULTS: Final = Path(__file__).with_name("no_defaults.properties")
 _LOCAL_ONLY: Final = ("spark.driver.bindAddress", "spark.driver.host")
 _MASTER: Final = re.compile(r"local(-cluster)?(\[.*\])?|spark://.+|yarn|k8s://.+")
 _NO_REASON: Final = (" SQLSTATE:", "Driver stacktrace:")
@@ -105,6 +106,7 @@ def start_spark(
     *,
     max_failures: int = MAX_FAILURES,
     jvm_flags: Sequence[str] | None = None,
+    obeys_host: bool = True,
 ) -> SparkContext:
     """Start a Spark application.
 
@@ -114,6 +116,8 @@ def start_spark(
         max_failures: failures of one task after which Spark aborts the job.
         jvm_flags: flags of the driver's JVM before all others (default: its class archive, if there
             is one).
+        obeys_host: whether settings of `spark-defaults.conf` and `PYSPARK_SUBMIT_ARGS` count that
+            these ones do not name; if not, they count in no later start of this process either.
 
     Raises:
         UserError: there is no Java, the kind of master is unknown, the master is unreachable, or
@@ -135,6 +139,9 @@ def start_spark(
     except JavaError as error:
         raise UserError(str(error)) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not obeys_host:
+        args = ["--properties-file", str(_NO_DEFAULTS), "pyspark-shell"]
+        os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(args)
     settings = {**DEFAULTS, "spark.task.maxFailures": str(max_failures)}
     if local := _LOCAL.fullmatch(master):
         # In local mode the number of failures is part of the master's name; the default is 1.

@@ -8,14 +8,23 @@ with them, or keep those that it is to drop:
   another program replaces it, or was killed at that. A file that is being written is one without
   data at first.
 - A file that is replaced between the two is read up to the length of its former version.
+
+And a column of the schema that the files of a Parquet table lack is null in each row.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
+from twinlog.mirror.dataframe_transform import StaticTable
+from twinlog.runtime.spark_errors import first_line
 from twinlog.runtime.whole_results import collected
 
 _WRITING: Final = "_temporary"
@@ -26,27 +35,76 @@ class UnreadTable(Exception):
     """A table may be incomplete; the text says why."""
 
 
-def read_whole(spark: SparkSession, reader: DataFrameReader, path: str) -> DataFrame:
+def read_whole(spark: SparkSession, reader: DataFrameReader, table: StaticTable) -> DataFrame:
     """A table as it was at one moment, read to its end.
 
     Args:
         spark: the session.
         reader: of the table's format, with all options.
-        path: where the table is.
+        table: what is read.
 
     Raises:
-        UnreadTable: it may not be written to its end, or was replaced while it was read.
+        UnreadTable: it may not be written to its end, was replaced while it was read, or lacks a
+            column of its schema.
         Exception: Spark cannot read it.
     """
-    before = _files(spark, path)
-    loaded = reader.load(path)
-    if why := _unfinished(loaded, path):
+    before = _files(spark, table.path)
+    loaded = reader.load(table.path)
+    if why := _unfinished(spark, loaded, table.path):
         raise UnreadTable(why)
     # cache() would give what another transform, or a former one, has read of this path.
-    table = loaded.coalesce(1).localCheckpoint()
-    if _files(spark, path) != before:
+    rows = loaded.coalesce(1).localCheckpoint()
+    if table.schema is not None and table.format == "parquet":
+        _check_columns(spark, rows, table.path)
+    if _files(spark, table.path) != before:
         raise UnreadTable("it was replaced while it was read")
-    return table
+    return rows
+
+
+def _check_columns(spark: SparkSession, rows: DataFrame, path: str) -> None:
+    """Check that the files have the columns of the schema that are null in all rows.
+
+    Others exist. So only these are looked for: Spark's reader without a schema refuses files that
+    it can read with one, because of types of other columns, or that differ between files.
+
+    Raises:
+        UnreadTable: a column is absent, or it is not known whether it is.
+        Exception: Spark has ended.
+    """
+    columns = _columns(rows.schema)
+    (counts,) = collected(rows.agg(*(f.count(_quoted(column)) for column in columns)))
+    if not (empty := [column for column, count in zip(columns, counts, strict=True) if not count]):
+        return
+    try:
+        found = spark.read.option("mergeSchema", "true").parquet(path).schema
+    except (PySparkException, Py4JJavaError) as error:  # others are of a JVM that has ended
+        names = ", ".join(map(".".join, empty))
+        raise UnreadTable(
+            f"these columns are null in all rows, and whether its files have them cannot be read: "
+            f"{names}: {first_line(error)}"
+        ) from error
+    there = {_folded(column) for column in _columns(found)}
+    if absent := [".".join(column) for column in empty if _folded(column) not in there]:
+        raise UnreadTable(f"its files lack columns of its schema: {', '.join(absent)}")
+
+
+def _columns(schema: StructType) -> list[Sequence[str]]:
+    """The paths of all columns, and of the fields in them, from the outermost on."""
+    columns: list[Sequence[str]] = []
+    for field in schema:
+        columns.append((field.name,))
+        if isinstance(field.dataType, StructType):
+            columns += [(field.name, *inner) for inner in _columns(field.dataType)]
+    return columns
+
+
+def _quoted(column: Sequence[str]) -> str:
+    return ".".join(f"`{name.replace('`', '``')}`" for name in column)
+
+
+def _folded(column: Sequence[str]) -> Sequence[str]:
+    """Spark compares names without their case."""
+    return tuple(name.lower() for name in column)
 
 
 def _files(spark: SparkSession, path: str) -> set[tuple[object, ...]]:
@@ -55,16 +113,17 @@ def _files(spark: SparkSession, path: str) -> set[tuple[object, ...]]:
     return {tuple(row) for row in collected(files.select("path", "modificationTime", "length"))}
 
 
-def _unfinished(table: DataFrame, path: str) -> str | None:
+def _unfinished(spark: SparkSession, table: DataFrame, path: str) -> str | None:
     """Why a table may not be written to its end yet; None: nothing shows that.
 
     Args:
+        spark: the session.
         table: as Spark's reader has loaded it.
         path: where from. Of other file systems than this machine's, sizes are not known.
     """
-    files = [urlsplit(uri) for uri in table.inputFiles()]
-    if (Path(path) / _WRITING).exists():
+    if _is_being_written(spark, path):
         return f"a program writes it, or was killed at that: it has a folder {_WRITING}"
+    files = [urlsplit(uri) for uri in table.inputFiles()]
     if not files:
         return "it has no file with data"
     if all(one.scheme == "file" and not Path(unquote(one.path)).stat().st_size for one in files):
@@ -72,3 +131,17 @@ def _unfinished(table: DataFrame, path: str) -> str | None:
             "its files are empty; a table without rows has a header in CSV, or a line end in JSON"
         )
     return None
+
+
+def _is_being_written(spark: SparkSession, path: str) -> bool:
+    """Whether a folder that the path names, by a pattern or not, has one of Hadoop's writers."""
+    # Hadoop's own, as PySpark has no list of folders.
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+    settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+    hadoop_path = jvm.org.apache.hadoop.fs.Path
+    root = hadoop_path(path)
+    system = root.getFileSystem(settings)
+    return any(
+        one.isDirectory() and system.exists(hadoop_path(one.getPath(), _WRITING))
+        for one in system.globStatus(root) or ()
+    )

@@ -37,7 +37,6 @@ from twinlog.kafka.errors import (
 )
 from twinlog.mirror.errors import MirrorError, MirrorRefused
 from twinlog.mirror.placement import MirrorPartition
-from twinlog.mirror.routed_names import routing_differs
 from twinlog.mirror.settings import EXACT, FLOW_KINDS
 from twinlog.mirror.states import State
 from twinlog.store.config_records import (
@@ -75,7 +74,7 @@ from twinlog.store.control_topics import (
 from twinlog.store.group_log import GROUPS_TOPIC, create_groups_topic
 from twinlog.store.partition_counts import known_partition_count
 from twinlog.store.shared_remotes import NO_IDS, check_positions, require_sole_copy
-from twinlog.store.snapshot import LEVEL, Snapshot, owners
+from twinlog.store.snapshot import LEVEL, Snapshot, owners, require_settings
 from twinlog.store.state_records import epochs_key, state_key
 from twinlog.store.status_records import Status
 from twinlog.store.topic_reader import ControlRecord
@@ -197,30 +196,26 @@ class MirrorStore:
             pattern: a topic pattern that the mirror has from now on.
             made_acls: ACLs that belong to the mirror from now on.
             while_matching: the mirror's pattern that adds the topics, if one does.
-            named_by: the flow whose settings have named the remote topics. If it has routed topics
-                by now, or none any more (routed_names.py), these names are outdated.
+            named_by: the flow whose settings have selected and named the topics, as it was read.
 
         Raises:
             MirrorRefused: UNKNOWN_MIRROR, TOPIC_ALREADY_IN_MIRROR, MIRROR_TOPIC_BEING_REMOVED;
                 TOPIC_NOT_IN_MIRROR if the mirror no longer has the pattern `while_matching`.
             UserError: a right is missing; two topics would share a position (`check_positions`);
                 or a remote topic would have each record twice (`require_sole_copy`).
-            Retriable: the flow's settings have changed since (`named_by`); or no success in time:
-                nothing was written, or everything is stored.
+            SettingsReplaced: the flow's settings have changed since (`named_by`).
+            Retriable: no success in time: nothing was written, or everything is stored.
         """
         assert all(topic.mirror == mirror for topic in topics)
 
         async def decide(snapshot: Snapshot) -> Changes:
             names = {topic.topic: topic.destination_name for topic in topics}
             ids = {topic.topic: topic.topic_id for topic in topics}
+            if named_by is not None:
+                require_settings(snapshot, named_by)
             await self.check_addable(snapshot, mirror, names, ids)
             check_set_back(snapshot, names.values())
             stored_mirror = snapshot.mirrors[mirror]
-            if named_by is not None and routing_differs(named_by.source, stored_mirror.source):
-                raise Retriable(
-                    f"settings of flow {mirror} have changed, and its topics have other names now; "
-                    "they are added at the next refresh"
-                )
             # Another command may have added a topic since the caller has looked.
             check_positions(stored_mirror.kind, snapshot.topics_of(mirror), names)
             if while_matching is not None and while_matching not in stored_mirror.topic_patterns:

@@ -351,8 +351,9 @@ async def read_begun(cluster: KafkaCluster) -> Mapping[MirrorPartition, BegunPar
 def _batches(records: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
     """Batches that a broker accepts, in order; the records of a partition stay together.
 
-    Tombstones need not be with them: they come first, and the last part of the former map first, so
-    that what remains at any time is a map.
+    Tombstones need not be with them: they come first, and the last part of the former map first. So
+    what remains at any time is a map, which ends in front of its plan's recorded end until it is
+    replaced.
     """
     dropped = [record for record in records if isinstance(record, DroppedChunk)]
     dropped.sort(key=lambda record: (record.name, -record.number))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
+from twinlog.kafka.errors import Retriable
 from twinlog.kafka.log.leader_epochs import SourceEpochs
 from twinlog.kafka.requests.topics import confirm_absent
 from twinlog.kafka.types import TopicPartition
@@ -44,7 +45,7 @@ async def read_maps(
         A partition of which nothing was copied is missing.
 
     Raises:
-        TwinlogError: they cannot be read now, or a part of them is lost.
+        TwinlogError: they cannot be read now, are being replaced, or a part of them is lost.
     """
     maps: dict[TopicPartition, RecordedMap] = {}
     for offsets, partitions in await _stored(destination, topics):
@@ -52,6 +53,11 @@ async def read_maps(
             plan = offsets.plans.get(name)
             if plan is not None and _is_of(plan.route, topic):
                 runs = offsets.map(name)
+                is_short = runs.end.destination < plan.plan.recorded.destination
+                if is_short and plan.lost is None:
+                    raise Retriable(
+                        f"the map of {name} is being replaced: its last parts are dropped already"
+                    )
                 position = max(plan.plan.recorded.source, runs.end.source)
                 # An owner that outlives a lost `__mirror_offsets` goes on with the part it is at.
                 parts = offsets.chunks.get(name, ())
@@ -154,13 +160,12 @@ def recorded_translation(
     lacking = {name: one.runs.start.source for name, one in recorded.items() if one.lacks_start}
     unknown = frozenset(names.keys() - maps.keys())
     lost = frozenset(name for name, one in recorded.items() if one.lost)
-    positions = {name: one.position for name, one in recorded.items()}
     passed = frozenset(
         name for name, one in recorded.items() if one.lost_places or one.follows_another
     )
     settled = frozenset(name for name, one in recorded.items() if not one.pending)
     begins |= lacking
-    return Translation(names, maps, unknown, begins, lost, passed, positions, settled)
+    return Translation(names, maps, unknown, begins, lost, passed, settled)
 
 
 async def _stored(

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from twinlog.kafka.acls import Acl
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import ProtocolError, UnsupportedVersion
+from twinlog.kafka.errors import ProtocolError, Retriable, UnsupportedVersion
+from twinlog.mirror.flow import settings_texts
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.store.config_records import (
     MIRROR_VERSION,
@@ -38,6 +39,13 @@ from twinlog.store.config_records import (
 LEVEL: Final = 1
 """The level of `mirror.version` that this version writes, and the only one that it knows."""
 _FORMAT: Final = ("feature", MIRROR_VERSION)
+
+
+class SettingsReplaced(Retriable):
+    """A flow's settings are other ones now than those by which its topics were selected and named.
+
+    Nothing was written. What was found by the former settings must not be tried again.
+    """
 
 
 class StoredRecord(NamedTuple):
@@ -302,6 +310,33 @@ def _tombstone(key: bytes | None) -> Tombstone | None:
     except ProtocolError:
         return None
     return change if isinstance(change, Tombstone) else None
+
+
+def require_settings(snapshot: Snapshot, flow: Mirror) -> None:
+    """Check that a flow still has the settings by which its topics were selected and named.
+
+    Each of the flow's own counts: the remote name, the selection and the rest of what is stored
+    with a topic (where it begins, for example) depend on many. Connections and throttles do not,
+    unless they are to another cluster: the flow was deleted and created again.
+
+    Args:
+        snapshot: all mirrors. One without the flow passes: whoever adds topics refuses that.
+        flow: the flow, as it was read.
+
+    Raises:
+        SettingsReplaced: its settings are other ones now.
+    """
+    stored = snapshot.mirrors.get(flow.name)
+    if stored is not None and (stored.source_cluster_id, settings_texts(stored.source)) != (
+        flow.source_cluster_id,
+        settings_texts(flow.source),
+    ):
+        raise SettingsReplaced(
+            f"settings of flow {flow.name} have changed since its topics were selected; nothing "
+            "was added",
+            hint="a node adds topics by the present settings at its next refresh; try a command "
+            "again",
+        )
 
 
 def shared_topics(topics: Iterable[MirrorTopic]) -> dict[str, list[str]]:

@@ -8,6 +8,12 @@ clusters' ACLs apart. They hold for flows too:
 - a denial that would stop nodes is not copied, and neither is an ALLOW that it limits;
 - ACLs of a remote topic whose flow is paused or removed are left as they are.
 
+A remote topic may have records of several flows (`IdentityReplicationPolicy`, and two sources).
+Each flow knows the ACLs of its own source alone. So a denial that it has made is not removed there
+when its source no longer has it: the other source may still deny the same, and its flow makes no
+copy of its own while there is one. An ALLOW opens the records of both sources, as in MirrorMaker 2.
+The log reports both.
+
 An ACL is copied when its topic is in the flow. FlowTopics runs before, so this may be the refresh
 that creates the remote topic, else the next one at `sync.topic.acls.interval.seconds`.
 
@@ -19,10 +25,18 @@ target's own ACLs returns to it.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from twinlog.kafka.acls import Acl, AclChanges, AclRule, ResourceType, acl_changes, nodes_among
+from twinlog.kafka.acls import (
+    Acl,
+    AclChanges,
+    AclRule,
+    Permission,
+    ResourceType,
+    acl_changes,
+    nodes_among,
+)
 from twinlog.kafka.requests.acls import acls_of_any_broker, describe_acls
 from twinlog.mirror.acl_scope import AclScope, Choice, choose_all
 from twinlog.mirror.flow import FlowRules, flow_of, flow_settings_of
@@ -35,10 +49,12 @@ from twinlog.sync.acls import AclSync, NoAuthorizer, check_acls_known, report_de
 from twinlog.sync.base import Moved, Sync, SyncContext
 from twinlog.sync.created_acls import carry_out
 from twinlog.sync.flow_topics import FLOWS
+from twinlog.text import few
 
 _RULES: Final = (AclRule(resource_type=ResourceType.TOPIC),)
 _KEPT: Final = frozenset({Choice.LEFT, Choice.WITHHELD, Choice.BEYOND})
 """Decisions by which a copy that exists is not removed."""
+_SHARED: Final = "shared"
 
 
 class RemoteAcls(NamedTuple):
@@ -55,6 +71,8 @@ class RemoteAcls(NamedTuple):
     """Denials that are not copied, since they would stop nodes."""
     withheld: frozenset[Acl]
     """ACLs that are not copied, since a denial that limits them is not."""
+    shared: frozenset[str]
+    """Remote topics that topics of other mirrors are, or were, copied to as well."""
 
 
 class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
@@ -114,6 +132,7 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
             if topic.destination_name in remotes
         }
         scope = _scope(snapshot, context.name, flow, names, destination_acls)
+        shared = _shared(snapshot, context.name, flow, names)
 
         def decide() -> tuple[frozenset[Acl], dict[Acl, Choice]]:
             copies = remote_acls(source_acls, names)
@@ -121,15 +140,27 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
 
         # In a thread: with ten thousand ACLs it takes a second or two.
         copies, choices = await asyncio.to_thread(decide)
-        kept = frozenset(acl for acl, choice in choices.items() if choice in _KEPT)
+        kept = frozenset(
+            acl
+            for acl, choice in choices.items()
+            if choice in _KEPT or _denies_shared(acl, choice, shared)
+        )
         copied = frozenset(acl for acl in copies if choices[acl] is Choice.COPIED)
         changes = acl_changes(copied, destination_acls, recorded - kept)
+        # A denial that an operator has removed: one that somebody creates later is not the flow's.
+        gone = frozenset(
+            acl
+            for acl in recorded - copied - destination_acls
+            if _denies_shared(acl, choices[acl], shared)
+        )
+        changes = changes._replace(forget=changes.forget | gone)
         return RemoteAcls(
             changes,
             names,
             absent=changes.remove - copies,
             denying=frozenset(acl for acl in copies if choices[acl] is Choice.DENYING),
             withheld=frozenset(acl for acl in copies if choices[acl] is Choice.WITHHELD),
+            shared=shared,
         )
 
     async def apply(
@@ -153,6 +184,7 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
             self._texts.tell(context.name, "none", text, level)
             return 0
         report_denials(self._texts, context.name, difference.denying, difference.withheld)
+        self._tell_shared(context.name, difference.shared)
         gone = await self._absent.gone(
             context.source,
             context.name,
@@ -167,6 +199,43 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
         return await carry_out(
             context.destination, context.store, context.name, changes, MadeFor.SOURCE
         )
+
+    def _tell_shared(self, mirror: str, shared: frozenset[str]) -> None:
+        """Log once what the ACLs of several sources mean for a remote topic."""
+        if not shared:
+            self._texts.last.pop((mirror, _SHARED), None)
+            return
+        text = (
+            f"other flows copy topics to the same remote topics, or have done so: "
+            f"{few(sorted(shared))}; there an ALLOW of either source opens the records of both, "
+            "and a copied DENY is not removed when the source no longer has it: remove it by "
+            "kafka-acls"
+        )
+        self._texts.tell(mirror, _SHARED, text)
+
+
+def _shared(
+    snapshot: Snapshot, mirror: str, flow: FlowRules, names: Mapping[str, str]
+) -> frozenset[str]:
+    """Remote topics of a flow that have, or had, topics of other mirrors; heartbeats are no secret.
+
+    A removed topic counts: its records are still there.
+    """
+    own = {remote for name, remote in names.items() if not flow.policy.is_heartbeats_topic(name)}
+    return frozenset(
+        topic.destination_name
+        for topic in snapshot.topics
+        if topic.mirror != mirror and topic.destination_name in own
+    )
+
+
+def _denies_shared(acl: Acl, choice: Choice, shared: frozenset[str]) -> bool:
+    """Whether an ACL may be needed for the records of another source; one that stops nodes not."""
+    return (
+        acl.permission is not Permission.ALLOW
+        and acl.resource_name in shared
+        and choice is not Choice.DENYING
+    )
 
 
 def _scope(

@@ -22,8 +22,9 @@ are FAILED, or whose state cannot be read, where the source may have lost record
 that some broker of the source does not show as the copied ones: there, groups may have read other
 records than those that were copied.
 
-A checkpoint has the metadata that the group has committed only if it is at the same place: it may
-be about the records behind it, as that of Confluent's Parallel Consumer is.
+A checkpoint has no metadata of the group: Confluent's Parallel Consumer keeps there which records
+behind the offset it has finished, by their distance. On the target others have that distance, and
+it would skip them.
 
 A group that goes back below the map (MirrorMaker 2 has copied what is there, and where to is not
 known) has a checkpoint that it is behind of: by that it would skip records. It gets one at the
@@ -387,13 +388,12 @@ def _checkpoint(
 ) -> Checkpoint:
     """The checkpoint of a group in a remote log with these bounds."""
     (start, end), place = bounds, translation.offsets(key).to_destination(at.offset)
-    is_there = start <= place <= end and translation.keeps_place(key, at.offset)
     return Checkpoint(
         group=group,
         partition=translation.name(key),
         upstream_offset=at.offset,
         downstream_offset=max(start, min(place, end)),
-        metadata=at.metadata if is_there else "",
+        metadata="",
     )
 
 

@@ -45,7 +45,7 @@ from twinlog.mirror.topic_configs import (
 )
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.shared_remotes import copied_twice, other_copies
-from twinlog.store.snapshot import shared_topics
+from twinlog.store.snapshot import SettingsReplaced, require_settings, shared_topics
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs
@@ -270,7 +270,12 @@ class FlowTopics(Sync[FlowChanges]):
         return not lacking
 
     async def apply(self, context: SyncContext, difference: FlowChanges) -> int:
-        """Add topics and partitions; return how many topics were not, or are copied twice."""
+        """Add topics and partitions; return how many topics were not, or are copied twice.
+
+        Raises:
+            SettingsReplaced: the flow's settings have changed since the refresh began.
+            TwinlogError: the destination is unreachable, or a right is missing.
+        """
         flow = flow_of(context.mirror.source)
         clusters = FlowClusters(
             destination=context.destination,
@@ -299,6 +304,10 @@ class FlowTopics(Sync[FlowChanges]):
                         difference.topics, {name: remote}, followed_from=difference.begins
                     )
                     self._failed(context.name, RECREATED, int(name in returned))
+            except SettingsReplaced:
+                # The other topics were selected and named by the former settings as well. The
+                # flow is unfinished, so the next refresh looks again, by the present ones.
+                raise
             except TwinlogError as error:
                 refused[name] = str(error)
             else:
@@ -381,6 +390,7 @@ async def _go_on(context: SyncContext, clusters: FlowClusters, topic: MirrorTopi
         ends = await copied_to(context.destination, context.mirror, [topic])
         await clusters.takeover.check_copied(ends)
     if not await select_again(context.store, context.mirror, topic):
+        require_settings(await context.store.snapshot(), context.mirror)
         raise Retriable("the flow was changed meanwhile", topic=topic.topic)
 
 
@@ -486,20 +496,32 @@ class FlowConfigs(Sync[RemoteConfigs]):
     def _agreed(
         self, context: SyncContext, changes: Mapping[str, Sequence[ConfigChanges]]
     ) -> dict[str, ConfigChanges]:
-        """The changes by remote topic; of one that several topics share, those of all of them."""
+        """The changes by remote topic; of one that several topics share, those of all of them.
+
+        A removed topic agrees to none: its records are still there, and what its source topic had,
+        a longer `retention.ms` for example, is not known any more.
+        """
         copied = context.snapshot.topics_of(context.name)
-        shared = shared_topics(topic for topic in copied if topic.wanted is not Wanted.STOPPED)
+        removed = {topic.topic for topic in copied if topic.wanted is Wanted.STOPPED}
+        shared = shared_topics(copied)
         agreed: dict[str, ConfigChanges] = {}
         for remote, several in changes.items():
-            sources = shared.get(remote, [remote])
-            if len(several) < len(sources):
+            sources = shared.get(remote, [])
+            former = sorted(removed.intersection(sources))
+            if len(several) < len(sources) and not former:
                 continue  # one is paused, or could not be read
-            if changed := agreed_changes(several):
+            changed = {} if former else agreed_changes(several)
+            if changed:
                 agreed[remote] = changed
             if disputed := sorted({name for one in several for name in one} - changed.keys()):
+                why = (
+                    f"of which the flow no longer copies {few(former)}"
+                    if former
+                    else "whose configurations differ"
+                )
                 text = (
-                    f"{remote} has the records of {few(sources)}, whose configurations differ: "
-                    f"{few(disputed)} of {remote} is left as it is"
+                    f"{remote} has the records of {few(sources)}, {why}: {few(disputed)} of "
+                    f"{remote} is left as it is"
                 )
                 self._texts.tell(context.name, f"{remote} is shared", text)
         return agreed

@@ -178,7 +178,7 @@ def compared_offsets(
     translated = {
         partition: Committed(
             translation.offsets(partition).lowest(at.offset),
-            at.metadata if translation.keeps_place(partition, at.offset) else "",
+            at.metadata if translation.keeps_offsets(partition) else "",
             at.leader_epoch,
         )
         for partition, at in joined.items()

@@ -33,10 +33,12 @@ An offset is copied only
 
 An offset beyond the log end is committed as the log end, and copied again by the next check. One
 below the log start is committed as the log start. Neither has the metadata of the original, which
-may describe that very offset. Where the destination has other offsets (a flow), that holds for the
-end and the beginning of what is copied, too, and for its log start in its own offsets: behind the
-last copy, a log may begin with records of other producers or markers, and a consumer in front of
-it would begin by `auto.offset.reset`. The leader epoch is -1.
+may describe that very offset. Where the destination has other offsets (a flow), no offset has it:
+Confluent's Parallel Consumer keeps there which records behind the offset it has finished, by their
+distance, and would skip those that have it here. An offset is limited there by the end and the
+beginning of what is copied, too, and by its log start in its own offsets: behind the last copy, a
+log may begin with records of other producers or markers, and a consumer in front of it would begin
+by `auto.offset.reset`. The leader epoch is -1.
 
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not

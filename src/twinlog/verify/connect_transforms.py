@@ -260,14 +260,14 @@ def _field_text(value: JsonValue) -> bytes:
 
 
 def _insert_field(settings: ClassSettings, part: str) -> Change:
-    """`InsertField`: a record whose value is null stays as it is, also with `$Key`."""
+    """`InsertField`: a key or value that is null stays as it is (KAFKA-9707)."""
     topic, partition, timestamp, static = (
         re.sub(r"[?!]$", "", settings.text(f"{name}.field"))
         for name in ("topic", "partition", "timestamp", "static")
     )
 
     def change(message: Message) -> None:
-        if message.is_null(VALUE):
+        if message.is_null(part):
             return
         fields = message.fields(part)
         inserted: tuple[tuple[str, JsonValue], ...] = (

@@ -32,16 +32,15 @@ The job shares with the engine only the clients' connections, the batch format, 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.log.records import RawRecord
-from twinlog.kafka.types import LogBounds, Offset, TopicPartition
-from twinlog.mirror.offset_runs import Ends
+from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.verify.connect_transforms import ConnectTransforms
 from twinlog.verify.flow_targets import (
     EMPTY,
@@ -57,6 +56,7 @@ from twinlog.verify.flow_targets import (
     neighbour_records,
     without_neighbours,
 )
+from twinlog.verify.flow_task import NO_LACKS, FlowCompared, FlowPair, FlowTask
 from twinlog.verify.flow_walk import FlowWalk, Key, key_of
 from twinlog.verify.job import (
     OPEN_TRANSACTION,
@@ -69,9 +69,10 @@ from twinlog.verify.job import (
     verify_task,
 )
 from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
-from twinlog.verify.log_reader import PATIENCE_S, LogReader
+from twinlog.verify.log_facts import AskedFacts, LogFacts
+from twinlog.verify.log_reader import LogReader
 from twinlog.verify.log_view import Kind
-from twinlog.verify.map_check import NO_MAP, MapCheck, MapClaim, not_judged
+from twinlog.verify.map_check import NO_MAP, MapCheck, not_judged
 from twinlog.verify.transformed_log import MappedReader, TransformedLogs, TransformSettings
 from twinlog.verify.verdict import (
     ABORTED,
@@ -93,7 +94,9 @@ UNWANTED: Final = "a record that the transforms drop, or route to another topic"
 NOT_SAID: Final = "a record too many"
 BEFORE: Final = "written before the flow began, by another program or for a former topic"
 DELETED: Final = "the log starts later"
+NAMED_BY_TIME: Final = "topics that are named by time"
 ABSENT: Final = "the topic, or this partition of it, does not exist"
+POLICY_UNREAD: Final = "a hole, and whether compaction explains it cannot be read: cleanup.policy"
 BEGIN_UNKNOWN: Final = "another program has copied before the flow, and where to is not recorded"
 _ABSENT: Final = {
     Kind.CONTROL: MARKER,
@@ -107,94 +110,6 @@ _ABSENT: Final = {
 _NO_RECORD: Final = frozenset({Kind.CONTROL, Kind.ABORTED})
 _NO_COPY: Final = frozenset({*_NO_RECORD, Kind.FILTERED, Kind.ROUTED})
 _SETTLED: Final = frozenset({*_NO_RECORD, Kind.OTHERS})
-
-NO_BEGIN: Final = Ends(Offset(0), Offset(0))
-NO_LACKS: Final = Sides("", "")
-
-
-class FlowPair(NamedTuple):
-    """A partition of the source, and a partition that a flow copies its records to."""
-
-    flow: str
-    source: TopicPartition
-    remote: TopicPartition
-
-    @property
-    def sides(self) -> Sides[TopicPartition]:
-        """Both partitions."""
-        return Sides(self.source, self.remote)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowClaim:
-    """What a flow has recorded about a partition, before the logs' bounds were read."""
-
-    begin: Ends = NO_BEGIN
-    """Where it began, on both sides."""
-    end: int = 0
-    """The source's offset up to which everything is copied."""
-    map: MapClaim | None = None
-    """The recorded map; None: there is none, or it cannot be read."""
-    taken_over: bool = False
-    """Whether another program has copied what is below `begin`."""
-    lacks: Sides[str] = NO_LACKS
-    """Why each side may lack records in front of the first pair; empty: it lacks none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowTask:
-    """One Spark task: a partition of a flow.
-
-    `cluster_ids` and `topic_ids` are as in `VerifyTask`. `bounds` have no error. Those of the
-    remote log were read after the claim, and before those of the source.
-    """
-
-    source: Mapping[str, str] = field(repr=False)
-    destination: Mapping[str, str] = field(repr=False)
-    cluster_ids: Sides[str]
-    topic_ids: Sides[UUID]
-    pair: FlowPair
-    bounds: Sides[LogBounds]
-    claim: FlowClaim
-    in_transactions: bool = False
-    """Whether the flow writes in transactions: one that is open is of records to come."""
-    transforms: TransformSettings | None = None
-    is_absent: bool = False
-    """Whether the remote partition does not exist: it is created with the first record. What it
-    lacks may have been deleted."""
-    neighbours: tuple[Neighbour, ...] = ()
-    """Those whose records may go to the same topics."""
-    finds_topics: bool = False
-    """Whether this task compares the topics that are named by time, too."""
-    only_topics: frozenset[str] = frozenset()
-    """If there are any: only these topics, named by time, are compared."""
-    has_source: bool = True
-    """Whether the source has the partition; else no record is expected of it."""
-    patience: float = PATIENCE_S
-
-    @property
-    def ends(self) -> Sides[int]:
-        """The offsets up to which both logs are read."""
-        return Sides(self.bounds.source.last_stable, self.bounds.destination.last_stable)
-
-
-@dataclass(slots=True, kw_only=True)
-class FlowCompared:
-    """The result for a partition.
-
-    The ranges of `source` and `recorded` are the source's offsets, those of `remote` the remote
-    ones.
-    """
-
-    pair: FlowPair
-    source: Tally = field(default_factory=Tally)
-    remote: Tally = field(default_factory=Tally)
-    recorded: Tally | None = None
-    """Of the recorded map; None: there was none to compare."""
-    behind: int = 0
-    """The source's offsets that are not claimed to be copied."""
-    bounds: Sides[LogBounds] | None = None
-    """Of a topic that the task has found; None: those of the task."""
 
 
 def run_task(task: VerifyTask | FlowTask) -> Sequence[Compared | FlowCompared]:
@@ -224,10 +139,13 @@ async def _compared(task: FlowTask) -> list[FlowCompared]:
                 return await _dated(clusters, task, task.only_topics)
             results.append(await _checked(clusters, task))
             if task.finds_topics:
-                results += await _found_topics(clusters, task)
+                found, lack = await _found_topics(clusters, task)
+                results += found
+                if lack:
+                    results[0].source.see_not(0, 0, f"{NAMED_BY_TIME}: {lack}")
     except TwinlogError as error:
         if results:
-            results[0].source.see_not(0, 0, f"topics that are named by time: {error}")
+            results[0].source.see_not(0, 0, f"{NAMED_BY_TIME}: {error}")
             return results
         return [
             unseen(pair, task.bounds, str(error), found=bool(task.only_topics))
@@ -264,15 +182,21 @@ async def _checked(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCompare
     return result
 
 
-async def _found_topics(clusters: Sides[KafkaCluster], task: FlowTask) -> list[FlowCompared]:
-    """Compare the topics that are named by the time of the source's records."""
+async def _found_topics(
+    clusters: Sides[KafkaCluster], task: FlowTask
+) -> tuple[list[FlowCompared], str]:
+    """Compare the topics that are named by the time of the source's records.
+
+    Returns:
+        The results, and why there may be more topics; empty: there are not.
+    """
     assert task.transforms is not None
     source = task.pair.source
     reader = LogReader(
         clusters.source, source, topic_id=task.topic_ids.source, patience=task.patience
     )
-    topics = await dated_topics(reader, task.bounds.source, task.transforms, source.partition)
-    return await _dated(clusters, task, topics)
+    found = await dated_topics(reader, task.bounds.source, task.transforms, source.partition)
+    return await _dated(clusters, task, found.topics), found.lack
 
 
 async def _dated(
@@ -350,7 +274,8 @@ async def compare_flow(clusters: Sides[KafkaCluster], task: FlowTask) -> FlowCom
             )
         except TooManyRecords:
             return unseen(task.pair, task.bounds, TOO_MANY_RECORDS)
-    return await flow_comparison(task, readers, others).run()
+    facts = AskedFacts(clusters, task.pair.sides, task.patience)
+    return await flow_comparison(task, readers, facts, others).run()
 
 
 def _neighbours_there(task: FlowTask, settings: TransformSettings) -> list[Neighbour]:
@@ -368,12 +293,13 @@ class Sighted:
 
     def __init__(self, task: FlowTask) -> None:
         claim = task.claim
+        self.is_compacted: bool | None = None
         self.result = FlowCompared(pair=task.pair)
         self._are_known = task.transforms is None
         self.extra: dict[int, Key] = {}
         """Remote records too many that are to be searched in the source, by offset."""
         own_begin = claim.begin.source if claim.taken_over else 0
-        self.map = MapCheck(claim.map or NO_MAP, own_begin)
+        self.map = MapCheck(claim.map or NO_MAP, own_begin, claim.end)
 
     def pair(self, source: int, remote: int, count: int) -> None:
         """Equal records follow each other on both sides."""
@@ -413,7 +339,7 @@ class Sighted:
 
     def source_blank(self, blank: Blank) -> None:
         """Offsets of the source hold no record."""
-        _blank(self.result.source, blank)
+        self._blank(self.result.source, blank)
         if blank.kind in _NO_COPY:
             is_record = blank.kind not in _NO_RECORD
             self.map.no_copy(blank.start, blank.end, is_record=is_record)
@@ -422,9 +348,20 @@ class Sighted:
 
     def remote_blank(self, blank: Blank) -> None:
         """Offsets of the remote log hold no record."""
-        _blank(self.result.remote, blank)
+        self._blank(self.result.remote, blank)
         if blank.kind in _SETTLED:
             self.map.settled(blank.start, blank.end)
+
+    def _blank(self, tally: Tally, blank: Blank) -> None:
+        start, end = blank.start, blank.end
+        if blank.kind is Kind.UNSEEN:
+            tally.see_not(start, end, blank.reason)
+        elif blank.kind is not Kind.HOLE or self.is_compacted:
+            tally.absent[_ABSENT[blank.kind]] += end - start
+        elif self.is_compacted is None:
+            tally.see_not(start, end, POLICY_UNREAD)
+        else:
+            tally.differ(start, end, DifferenceKind.UNEXPLAINED)
 
     def behind(self, start: int, end: int, lack: str) -> None:
         """Offsets of the source that are not claimed to be copied were not read."""
@@ -460,19 +397,13 @@ class Sighted:
         return self.result
 
 
-def _blank(tally: Tally, blank: Blank) -> None:
-    if blank.kind is Kind.UNSEEN:
-        tally.see_not(blank.start, blank.end, blank.reason)
-    else:
-        tally.absent[_ABSENT[blank.kind]] += blank.end - blank.start
-
-
 class FlowComparison:
     """A walk over both logs.
 
     Args:
         task: the partition.
         readers: gives readers of both logs, new ones at each call.
+        facts: what else is known of them.
         unfiltered: gives a reader of the source's log without omissions of transforms.
         foreign: why a remote record without a pair may be right; empty: it is not.
         doubt: why any record without a pair may be right; empty: it is not.
@@ -482,20 +413,28 @@ class FlowComparison:
         self,
         task: FlowTask,
         readers: Callable[[], Sides[SpanSource]],
+        facts: LogFacts,
+        *,
         unfiltered: Callable[[], SpanSource] | None = None,
         foreign: str = "",
         doubt: str = "",
     ) -> None:
         self._task = task
         self._readers = readers
+        self._facts = facts
         self._unfiltered = unfiltered
         self._foreign = foreign
         self._doubt = doubt
         self._sighted = Sighted(task)
 
     async def run(self) -> FlowCompared:
-        """Compare what is in front of the flow's begin, then the rest."""
+        """Compare what is in front of the flow's begin, then the rest.
+
+        Raises:
+            TwinlogError: the facts cannot be asked for.
+        """
         task, claim = self._task, self._task.claim
+        self._sighted.is_compacted = await self._facts.is_compacted()
         source, remote = task.bounds
         ends = task.ends
         begin = Sides(*(min(at, end) for at, end in zip(claim.begin, ends, strict=True)))
@@ -513,9 +452,10 @@ class FlowComparison:
         is_open = remote.last_stable < remote.high_watermark
         found = await self._found(set(sighted.extra.values()))
         result = sighted.finish(ends, *found, is_open=is_open)
-        # A flow that has reached the source's end has nothing to write in a transaction.
-        ours = task.in_transactions and claim.end < ends.source
-        if is_open and not ours:
+        # A flow that has reached the source's end has nothing to write in a transaction; else the
+        # open one may be its own, which ends, or another producer's.
+        may_be_ours = task.in_transactions and claim.end < ends.source
+        if is_open and not (may_be_ours and await self._facts.moves_on(remote.last_stable)):
             result.remote.see_not(remote.last_stable, remote.high_watermark, OPEN_TRANSACTION)
         if claim.map is None or claim.map.is_lost:
             result.recorded = None if claim.map is None else not_judged(claim.map)
@@ -568,6 +508,7 @@ class FlowComparison:
 def flow_comparison(
     task: FlowTask,
     readers: Callable[[], Sides[SpanSource]],
+    facts: LogFacts,
     others: NeighbourRecords = NO_NEIGHBOURS,
 ) -> FlowComparison:
     """The walk over both logs of a task.
@@ -575,10 +516,11 @@ def flow_comparison(
     Args:
         task: the partition.
         readers: gives readers of both logs as they are, new ones at each call.
+        facts: what else is known of them.
         others: what other topics of the flow have in the remote log.
     """
     if task.transforms is None:
-        return FlowComparison(task, readers)
+        return FlowComparison(task, readers, facts)
     logs = TransformedLogs(task.transforms, task.pair.remote)
     expected = without_neighbours(logs.expected, others, NOT_TOLD)
     written = without_neighbours(logs.written, others, OF_OTHERS)
@@ -590,4 +532,4 @@ def flow_comparison(
     def unfiltered() -> SpanSource:
         return MappedReader(readers().source, logs.unfiltered)
 
-    return FlowComparison(task, mapped, unfiltered, others.lack)
+    return FlowComparison(task, mapped, facts, unfiltered=unfiltered, foreign=others.lack)

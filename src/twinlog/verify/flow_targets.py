@@ -32,7 +32,7 @@ from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.verify.connect_transforms import ConnectTransforms, NotTransformable
 from twinlog.verify.flow_walk import Key, key_of
 from twinlog.verify.job import Sides
-from twinlog.verify.log_cursor import LogCursor, SpanSource
+from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
 from twinlog.verify.log_reader import read_bounds
 from twinlog.verify.log_view import Kind
 from twinlog.verify.transformed_log import (
@@ -149,16 +149,29 @@ OF_OTHERS: Final = Omission(Kind.OTHERS)
 NOT_TOLD: Final = Omission(Kind.UNSEEN, AMBIGUOUS)
 
 
+class FoundTopics(NamedTuple):
+    """Topics that are named by time, and why there may be more; empty: there are not."""
+
+    topics: Collection[str]
+    lack: str = ""
+
+
 async def dated_topics(
     reader: SpanSource, bounds: LogBounds, settings: TransformSettings, partition: int
-) -> set[str]:
+) -> FoundTopics:
     """The topics, named by time, that records go to.
 
     Those that follow from the settings alone are left out. One more than `MAX_TOPICS` at most.
     """
+    lacks: list[str] = []
+
+    def see(blank: Blank) -> None:
+        if blank.kind is Kind.UNSEEN and not lacks:
+            lacks.append(f"source offset {blank.start}: {blank.reason}")
+
     transforms = ConnectTransforms(settings.values)
     known = transforms.topics_of(settings.topic) | {settings.topic}
-    cursor = LogCursor(reader, bounds.start, bounds.last_stable)
+    cursor = LogCursor(reader, bounds.start, bounds.last_stable, see)
     topics: set[str] = set()
     while len(topics) <= MAX_TOPICS and (records := await cursor.scan()):
         for raw in records:
@@ -168,7 +181,7 @@ async def dated_topics(
                 continue  # the comparison reports it
             if not result.dropped and result.topic not in known:
                 topics.add(result.topic)
-    return topics
+    return FoundTopics(topics, "".join(lacks))
 
 
 class DatedTarget(NamedTuple):

@@ -7,7 +7,7 @@ record of each, some records ahead of that, and whether the log may lack records
     a cursor     0 1 2 3 4  blank 5     blank 6-9  10 11 12
                                         └ `lack`: records may be missing in front of 10
 
-A marker and an aborted batch prove that no record is missing. A hole (compaction), offsets below
+A marker and an aborted batch prove that no record is missing. A hole, offsets below
 the log start, and offsets that were not seen do not.
 """
 
@@ -23,7 +23,7 @@ from twinlog.verify.log_view import Kind, Span
 MAX_HELD: Final = 64 << 20
 """Bytes of records that a cursor looks ahead."""
 _LACKS: Final = {
-    Kind.HOLE: "compaction has removed records",
+    Kind.HOLE: "records were there that are gone",
     Kind.BELOW: "records below the log start offset are deleted",
     Kind.UNSEEN: "offsets were not seen",
 }

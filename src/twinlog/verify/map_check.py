@@ -13,7 +13,8 @@ source is reported once, in order, with what is known of its copy:
     ----------------  --------------------------  ----------------------------------------------
     copied            the same remote offset      agrees
     copied            another one                 wrong
-    copied            none, and it ends in front  agrees: not recorded yet
+    copied            none, and it ends in front  agrees: not recorded yet; not seen if the flow
+                                                  has committed it: the map was read later
     copied            none, and it begins later   wrong, unless another program has copied there;
                                                   not seen if the map says that its start is lacking
     copied            none                        wrong
@@ -103,14 +104,16 @@ class MapCheck:
     Args:
         claim: the map.
         own_begin: the source's offset below which another program has copied.
+        committed: the source's offset up to which the flow had copied before the map was read.
     """
 
-    def __init__(self, claim: MapClaim, own_begin: int = 0) -> None:
+    def __init__(self, claim: MapClaim, own_begin: int = 0, committed: int = 0) -> None:
         self.tally = Tally()
         self._claim = claim
         self._runs = iter(decode_runs(claim.start, claim.runs))
         self._run = next(self._runs, None)
         self._own_begin = own_begin
+        self._committed = committed
         self._places = SettledPlaces()
         self._doubts: list[_MapEntry] = []
         self._first_in_front: int | None = None
@@ -186,8 +189,12 @@ class MapCheck:
     def _missing(self, start: int, end: int, remote: int) -> None:
         """Copied records that no run has."""
         moved = remote - start
-        end = min(end, self._claim.position)  # what follows is not recorded yet
         start = max(start, self._own_begin)
+        behind = max(start, self._claim.position), min(end, self._committed)
+        if behind[0] < behind[1]:
+            reason = f"recorded map: it ends at source offset {self._claim.position}, in front"
+            self.tally.see_not(*behind, f"{reason} of these copies")
+        end = min(end, self._claim.position)  # what follows is not recorded yet
         begin = min(end, self._claim.start.source)
         if self._claim.lacks_start and start < begin:
             if self._first_in_front is None:

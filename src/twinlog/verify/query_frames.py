@@ -219,7 +219,7 @@ class QueryFrames:
         if table.schema is not None:
             reader = reader.schema(table.schema)
         try:
-            found = read_whole(self._spark, reader, table.path)
+            found = read_whole(self._spark, reader, table)
         except UnreadTable as error:
             raise NotDecidable(f"table {table.name}: {error}") from error
         found.createOrReplaceTempView(table.name)

@@ -31,14 +31,7 @@ from twinlog.kafka.errors import CorruptBatch, Refusal, TwinlogError
 from twinlog.kafka.log.records import RawRecord, decode
 from twinlog.kafka.types import LogBounds, TopicPartition
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.verify.flow_job import (
-    FlowClaim,
-    FlowCompared,
-    FlowComparison,
-    FlowPair,
-    FlowTask,
-    unseen,
-)
+from twinlog.verify.flow_job import FlowComparison, unseen
 from twinlog.verify.flow_targets import (
     EMPTY,
     MAX_NEIGHBOUR_KEYS,
@@ -52,9 +45,11 @@ from twinlog.verify.flow_targets import (
     unexpected,
     without_neighbours,
 )
+from twinlog.verify.flow_task import FlowClaim, FlowCompared, FlowPair, FlowTask
 from twinlog.verify.flow_walk import Key
 from twinlog.verify.job import Sides, check_topic
 from twinlog.verify.log_cursor import Blank, LogCursor, SpanSource
+from twinlog.verify.log_facts import AskedFacts
 from twinlog.verify.log_reader import LogReader, read_bounds
 from twinlog.verify.query_results import Failed, InputRecord, Output
 from twinlog.verify.query_spool import Item, SpooledLog, spooled
@@ -321,6 +316,7 @@ class _QueryComparison:
         comparison = FlowComparison(
             task,
             self._readers(task, others),
+            AskedFacts(self._clusters, task.pair.sides, self._task.patience),
             foreign=others.lack,
             doubt=TABLES if self._frames.has_tables else FUNCTION * self._frames.is_function,
         )

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from twinlog.kafka.errors import Retriable, TwinlogError
 from twinlog.runtime.session import start_spark
-from twinlog.verify.flow_job import FlowCompared
+from twinlog.verify.flow_task import FlowCompared
 from twinlog.verify.job import checked_clusters, client_configs
 from twinlog.verify.query_frames import QueryFrames
 from twinlog.verify.query_job import QueryAnswer, QueryTask, compare_query
@@ -33,6 +33,8 @@ CONF: Final = {
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.shuffle.partitions": "1",
 }
 """As queries of flows are documented: a cast that is not possible is an error. Logs of Spark would
@@ -76,7 +78,7 @@ def _session(memory_mib: int, folder: Path) -> SparkSession:
         "spark.driver.memory": f"{memory_mib}m",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    return SparkSession(start_spark("local[1]", conf, max_failures=1))
+    return SparkSession(start_spark("local[1]", conf, max_failures=1, obeys_host=False))
 
 
 def answered(task: QueryTask, spark: SparkSession, folder: Path) -> QueryAnswer:

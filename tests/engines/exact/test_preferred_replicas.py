@@ -37,7 +37,7 @@ from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED
 from twinlog.mirror.placement import MirrorPartition
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 REPLICATION = "REPLICATION"
 LEADER, FOLLOWER = 1, 2

@@ -110,6 +110,7 @@ def lives(pid: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_what_cannot_be_transformed_is_failed_until_the_query_is_altered(
     pair: Pair, tmp_path: Path
 ) -> None:

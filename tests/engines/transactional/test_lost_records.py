@@ -66,6 +66,7 @@ def offsets_log(cluster: LocalCluster, group: str) -> TopicPartition:
     return TopicPartition("__consumer_offsets", size % count)
 
 
+@pytest.mark.long
 def test_a_position_that_is_older_than_the_copy_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_a_position_that_is_older_than_the_copy_is_failed(
         copied(pair, topic, 0, "0", "1", "2", "3", "foreign", "4")
 
 
-@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("running", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_target_that_has_lost_committed_records_is_failed(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path, running: bool
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_routed_topic_that_was_recreated_is_failed(pair: Pair, tmp_path: Path)
         copied(pair, topic, 0, "2", "2")
 
 
+@pytest.mark.long
 def test_a_routed_topic_that_was_deleted_is_not_created_again(pair: Pair, tmp_path: Path) -> None:
     """Goal: it fails nobody as long as nothing is routed there, as an old day of TimestampRouter.
 

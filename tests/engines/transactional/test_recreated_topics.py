@@ -72,7 +72,12 @@ def is_exact(pair: Pair, mirror: str, topic: str, source_offsets: int) -> bool:
 
 @pytest.mark.parametrize(
     ("case", "settings"),
-    [("running", {}), ("killed", MAP), ("deleted", MAP), ("deleted", {**QUERY, **MAP})],
+    [
+        pytest.param("running", {}, marks=pytest.mark.long),
+        ("killed", MAP),
+        pytest.param("deleted", MAP, marks=pytest.mark.long),
+        pytest.param("deleted", {**QUERY, **MAP}, marks=pytest.mark.long),
+    ],
     ids=["running", "killed", "deleted", "query"],
 )
 def test_all_is_copied_again_to_a_recreated_topic(
@@ -130,6 +135,7 @@ def test_all_is_copied_again_to_a_recreated_topic(
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
 def test_what_lands_in_a_recreated_topic_unseen_is_not_copied_again(
     target: LocalCluster,

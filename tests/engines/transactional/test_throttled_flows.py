@@ -67,6 +67,7 @@ def write(cluster: LocalCluster, topic: str) -> list[bytes]:
     return values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_a_flow_that_a_quota_slows_down_makes_progress(
     broker: LocalCluster, topic: str, *, is_mapped: bool

@@ -110,7 +110,11 @@ UNIFORM = {
 }
 
 
-@pytest.mark.parametrize("name", UNIFORM)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "none")) for name in UNIFORM],
+)
 def test_large_and_small_batches_arrive_once_though_lanes_are_killed(
     pair: Pair, tmp_path: Path, name: str
 ) -> None:

@@ -136,6 +136,9 @@ class Destination:
             for index in range(COUNT)
         }
 
+    def appends_to(self, *_: object) -> bool:
+        return True
+
     async def produce(
         self, node: int, requested: Sequence[Batch]
     ) -> Mapping[TopicPartition, Appended]:

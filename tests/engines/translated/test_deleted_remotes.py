@@ -121,6 +121,7 @@ def test_a_transactional_partition_without_a_topic_is_sealed() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [TRANSLATED, TRANSACTIONAL])

@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from flow_assignment import ASSIGNMENT
 
 from twinlog.engines.base import Assignment
 from twinlog.engines.exact.bulk import empty_records
+from twinlog.engines.ports import LeaderReport
 from twinlog.engines.settings import LaneSettings
 from twinlog.engines.translated.engine import FlowEngine
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
@@ -31,6 +33,7 @@ LANE: Any = SimpleNamespace(
     may_write=lambda: True,
 )
 PORT: Any = SimpleNamespace()
+REMOTE_ID = UUID(int=2)
 LATEST = flow_properties(
     {"enabled": "true", "topics": "orders", "consumer.auto.offset.reset": "latest"}, "a", "b"
 )
@@ -203,6 +206,10 @@ class Silent:
     def __init__(self) -> None:
         self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
+    def appends_to(self, *_: object) -> bool:
+        """No other flow has looked."""
+        return True
+
     def produce(self, *_: object) -> asyncio.Future[object]:
         """Append."""
         return self.answer
@@ -236,5 +243,74 @@ def test_an_engine_that_ends_withdraws_a_request_whose_task_has_not_begun() -> N
         engine._sender.send(1)  # its task is behind the engine's end in the loop
         await asyncio.wait([running])
         assert silent.answer.cancelled()
+
+    asyncio.run(body())
+
+
+class LookedAtByAnother:
+    """A destination (`DestinationPort`) where another flow has seen `topic_id`; also a source."""
+
+    def __init__(self, topic_id: UUID | None, found: UUID | None) -> None:
+        self._topic_id, self._found = topic_id, found
+        self.looks, self.appends = 0, 0
+
+    def appends_to(self, _topic: str, topic_id: UUID | None) -> bool:
+        """Compare with what was seen last."""
+        return topic_id == self._topic_id
+
+    def produce(self, *_: object) -> asyncio.Future[object]:
+        """Append."""
+        self.appends += 1
+        return asyncio.get_running_loop().create_future()
+
+    async def leaders(self, topics: Collection[str]) -> dict[TopicPartition, LeaderReport]:
+        """Find the source's topic as it was, and the destination's anew."""
+        await asyncio.sleep(0.01)
+        if ASSIGNMENT.source.topic in topics:
+            return {ASSIGNMENT.source: LeaderReport(1, 1, ASSIGNMENT.source_topic_id)}
+        self.looks += 1
+        self._topic_id = self._found
+        assert self._found is not None
+        return {ASSIGNMENT.destination: LeaderReport(1, 1, self._found)}
+
+    async def never(self, *_: object, **__: object) -> Any:
+        """Do not answer."""
+        await asyncio.Event().wait()
+
+    fetch = never
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_topic_that_another_flow_found_recreated_is_looked_at_first(is_same: bool) -> None:
+    """Goal: nothing is appended by an id that this flow has not compared; the lane goes on.
+
+    The other flow's answer may have been of a broker that is behind: then this one's tells.
+    """
+
+    async def body() -> None:
+        known, other = REMOTE_ID, UUID(int=9)
+        assignment = replace(ASSIGNMENT, destination_topic_id=known)
+        port: Any = LookedAtByAnother(other, known if is_same else other)
+        engine = FlowEngine(LANE, port, port, lambda *_: None)
+        assert engine._reader is not None
+        policies: Any = SimpleNamespace(run=port.never)
+        engine._reader.policies = policies
+        engine.start(FlowWriters(0, LANE, port), [assignment], lease_s=0.0)
+        (partition,) = engine.flow.all.values()
+        sequence = _sequence(0, has_begun=False)
+        engine._located(partition, sequence)
+        partition.source_node = partition.destination_node = 1
+        sequence.offer([empty_records(Offset(0), Offset(5))])
+        sequence.plan()
+        sequence.stored()
+        engine.flow.leaders_due = engine.flow.now() + 60.0
+        running = asyncio.ensure_future(engine.run())
+        async with asyncio.timeout(20):
+            while not (port.appends if is_same else partition.stage is FlowStage.FAILED):
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+        assert 1 <= port.looks <= 3
+        assert bool(port.appends) == is_same
 
     asyncio.run(body())

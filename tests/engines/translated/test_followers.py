@@ -224,6 +224,9 @@ def test_an_engine_asks_leaders_while_it_reads_from_followers(
         async def leaders(self, _: object) -> Mapping[TopicPartition, LeaderReport]:
             return {ASSIGNMENT.destination: LeaderReport(1, -1, NO_TOPIC_ID)}
 
+        def appends_to(self, *_: object) -> bool:
+            return True
+
     async def body() -> None:
         partition = Flow().partition
         partition.destination_node = 1

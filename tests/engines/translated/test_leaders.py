@@ -12,7 +12,8 @@ from sole_owner import owned_for_good
 from twinlog.engines.base import Assignment, LaneContext
 from twinlog.engines.ports import DestinationPort, LeaderReport, SourcePort
 from twinlog.engines.settings import LaneSettings
-from twinlog.engines.translated.engine import FlowEngine, source_begins
+from twinlog.engines.translated import engine as engine_module
+from twinlog.engines.translated.engine import FlowEngine, FlowEngines, source_begins
 from twinlog.engines.translated.found_losses import FoundLosses
 from twinlog.engines.translated.location import NotLocated
 from twinlog.engines.translated.partitions import FlowPartition, FlowStage
@@ -20,18 +21,20 @@ from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.writers import FlowWriters
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Retriable
+from twinlog.kafka.requests.expiration import Expirations
 from twinlog.kafka.types import LogBounds, Offset, ProducerEpoch, ProducerId, TopicPartition
 from twinlog.mirror.flow import flow_properties
 from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.placement import MirrorPartition
+from twinlog.mirror.states import State
 
 KEY, REMOTE = TopicPartition("orders", 0), TopicPartition("a.orders", 0)
 SOURCE_ID, DESTINATION_ID = UUID(int=1), UUID(int=2)
 
 
-def _engine() -> FlowEngine:
+def _lane() -> LaneContext:
     brokers_time = SimpleNamespace(now_ms=lambda: 0)
-    lane = LaneContext(
+    return LaneContext(
         destination=cast("KafkaCluster", SimpleNamespace(brokers_time=brokers_time)),
         settings=LaneSettings(),
         id_prefix="twinlog",
@@ -39,7 +42,10 @@ def _engine() -> FlowEngine:
         confirm_ownership=owned_for_good,
         random=random.Random(1),
     )
-    return FlowEngine(lane, None, cast("DestinationPort", None), lambda *_: None)
+
+
+def _engine() -> FlowEngine:
+    return FlowEngine(_lane(), None, cast("DestinationPort", None), lambda *_: None)
 
 
 def _copying(engine: FlowEngine) -> FlowPartition[FlowWriters, PartitionSequence]:
@@ -217,8 +223,9 @@ def test_what_was_not_copied_of_a_recreated_source_topic_is_counted(
         engine.flow.passes_lost = passes_lost
         partition = _copying(engine)
         assert partition.sequence is not None
-        copied, partition.source_end = known
-        partition.read_end = partition.source_end
+        copied, partition.source_stable = known
+        partition.read_stable = partition.source_stable
+        partition.source_end = max(partition.source_stable, 12)  # of a transaction that is open
         if copied is None:
             partition.sequence = None
         else:
@@ -235,6 +242,44 @@ def test_what_was_not_copied_of_a_recreated_source_topic_is_counted(
         is_loss = known == (7, 9)
         level, count = ("ERROR" if is_loss else "WARNING"), int(is_loss or not passes_lost)
         assert [record.levelname for record in logged] == [level] * count
+
+    asyncio.run(body())
+
+
+def test_what_was_not_copied_of_a_deleted_source_topic_is_reported() -> None:
+    """Goal: whoever removes the topic tells what was lost, with the offsets."""
+
+    async def body() -> None:
+        engine = _engine()
+        partition = _copying(engine)
+        assert partition.sequence is not None
+        partition.sequence.mirrored_end = Offset(7)
+        partition.source_end, partition.source_stable, partition.read_stable = 20, 15, 9
+        target = LeaderReport(2, 1, DESTINATION_ID)
+        engine._leaders.led(partition, None, target)
+        row = partition.row(0.0)
+        assert (row.state, row.mirrored_end, row.source_last_stable) == (State.FAILED, 7, 9)
+        engine._leaders.led(partition, LeaderReport(1, 1, SOURCE_ID), target)
+        row = partition.row(0.0)
+        assert (row.mirrored_end, row.source_last_stable) == (-1, 15)
+
+    asyncio.run(body())
+
+
+def test_a_lanes_first_flow_knows_how_long_brokers_remember_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Goal: it counts from its first batch on; lanes read it before the flow has an engine."""
+
+    async def told(_: object) -> Expirations:
+        return Expirations(producer_ms=600_000, transactional_ms=700_000)
+
+    async def body() -> None:
+        monkeypatch.setattr(engine_module, "expirations", told)
+        engines = FlowEngines(_lane())
+        await engines.refresh()
+        settings = engines.engine("flow", None, lambda *_: None).flow.settings
+        assert (settings.producer_expiration_ms, settings.ids_expiration_ms) == (600_000, 700_000)
 
     asyncio.run(body())
 

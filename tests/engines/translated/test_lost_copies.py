@@ -26,6 +26,7 @@ from twinlog.store.mirrors import MirrorStore
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
 
+@pytest.mark.long
 def test_records_in_place_of_lost_copies_are_not_named_as_copies(
     fragile: LocalCluster, kafka: LocalCluster, tmp_path: Path
 ) -> None:
@@ -82,7 +83,11 @@ def translated(
 @pytest.mark.parametrize(
     "running", [pytest.param(True, marks=pytest.mark.long), False], ids=["running", "killed"]
 )
-@pytest.mark.parametrize("foreign", [(), ("x", "y", "z")], ids=["shorter", "refilled"])
+@pytest.mark.parametrize(
+    "foreign",
+    [(), pytest.param(("x", "y", "z"), marks=pytest.mark.long)],
+    ids=["shorter", "refilled"],
+)
 def test_a_flow_that_passes_losses_goes_on(
     fragile: LocalCluster,
     kafka: LocalCluster,
@@ -175,7 +180,7 @@ def places_back(pair: Pair, flow: str, *groups: str) -> list[tuple[MapAnswer, in
 @pytest.mark.parametrize(
     ("settings", "kept"),
     [
-        ({}, (MapAnswer.RECORD, 1)),
+        pytest.param({}, (MapAnswer.RECORD, 1), marks=pytest.mark.long),
         # The map begins anew behind the loss.
         (
             {"transaction.producer": "true", "twinlog.offset.map": "true"},

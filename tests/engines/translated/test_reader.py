@@ -47,10 +47,13 @@ OnePartition = FlowPartition[FlowWriters, PartitionSequence]
 class Answering:
     """`SourcePort` with one answer, which then takes the partition away from the reader."""
 
-    def __init__(self, partition: OnePartition, answer: Fetched, starts_at: int = 12) -> None:
+    def __init__(
+        self, partition: OnePartition, answer: Fetched, starts_at: int = 12, ends_at: int = 20
+    ) -> None:
         self.positions: list[Mapping[TopicPartition, FetchPosition]] = []
         self.waits_ms: list[int] = []
-        self._partition, self._answer, self._starts_at = partition, answer, starts_at
+        self._partition, self._answer = partition, answer
+        self._bounds = LogBounds(0, starts_at, ends_at, ends_at)
 
     async def fetch(
         self,
@@ -68,7 +71,7 @@ class Answering:
 
     async def bounds(self, keys: object) -> Mapping[TopicPartition, LogBounds]:
         del keys
-        return {KEY: LogBounds(0, self._starts_at, 20, 20)}
+        return {KEY: self._bounds}
 
     async def compacts(self, topics: object) -> Mapping[str, bool | None]:
         del topics
@@ -105,9 +108,9 @@ class Flow:
         )
         self.partition.sequence = self.sequence
 
-    async def read(self, answer: Fetched, *, starts_at: int = 12) -> Answering:
-        """Read once; the source's log starts at `starts_at`."""
-        source = Answering(self.partition, answer, starts_at)
+    async def read(self, answer: Fetched, *, starts_at: int = 12, ends_at: int = 20) -> Answering:
+        """Read once; the source's log starts at `starts_at`, and ends at `ends_at`."""
+        source = Answering(self.partition, answer, starts_at, ends_at)
         reader = FlowReader(self.partitions, cast("SourcePort", source))
         for loop in reader.loops():
             await reader.read(loop)
@@ -172,6 +175,81 @@ def test_a_source_that_has_lost_only_queued_records_is_located_again() -> None:
         await flow.read(_fetched(diverging=EpochEnd(4, 11)))
         assert flow.partition.stage is FlowStage.LOCATING
         assert flow.partition.sequence is None
+
+    asyncio.run(body())
+
+
+def test_a_source_that_has_lost_what_lands_meanwhile_is_not_read_on() -> None:
+    """Goal: it is noticed once more where the partition goes on, behind any of its batches.
+
+    What is in flight lands although the source has lost it.
+    """
+
+    async def body() -> None:
+        flow = Flow()
+        flow.sequence = PartitionSequence(
+            (ProducerId(7), ProducerEpoch(1)), Ends(Offset(0), Offset(50)), Offset(0)
+        )
+        flow.partition.sequence = flow.sequence
+        for epoch, starts in ((4, (0, 3, 6)), (6, (9,))):
+            batches = [batch([record(at + n) for n in range(3)]) for at in starts]
+            records = b"".join(altered(one, leader_epoch=epoch) for one in batches)
+            flow.partition.source_node = NODE
+            await flow.read(_fetched(records)._replace(high_watermark=12))
+        assert [flow.sequence.epochs.before(Offset(at)) for at in (3, 6, 9, 12)] == [4, 4, 4, 6]
+        runs = flow.sequence.epochs.runs
+        flow.partition.source_node = NODE
+        await flow.read(_fetched(diverging=EpochEnd(4, 5)))
+        assert flow.partition.stage is FlowStage.LOCATING, "nothing has landed behind offset 5 yet"
+        flow.sequence = PartitionSequence(
+            (ProducerId(7), ProducerEpoch(2)), Ends(Offset(6), Offset(56)), Offset(6), runs
+        )
+        flow.partition.sequence, flow.partition.stage = flow.sequence, FlowStage.COPYING
+        flow.partition.source_node = NODE
+        source = await flow.read(_fetched(diverging=EpochEnd(4, 5)))
+        assert source.positions == [{KEY: FetchPosition(6, 4, 5)}]
+        assert flow.partition.stage is FlowStage.FAILED
+        assert not flow.partition.transient
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("why", "believed"),
+    [
+        ("it stays shorter", True),
+        ("it is as long again meanwhile", False),
+        ("its log holds the offset", False),
+        ("its leader is a former one", False),
+    ],
+)
+def test_a_source_that_stays_shorter_than_what_was_read_is_not_read_on(
+    why: str, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: once its log has grown again, other records would be left out without a word."""
+
+    async def body() -> None:
+        flow, now = Flow(), 100.0
+        monkeypatch.setattr(flow.partitions, "now", lambda: now)
+        end = 20 if why == "its log holds the offset" else 9
+        if why == "its leader is a former one":
+            flow.partition.source_leader_epoch = 3
+        for seconds in (0.0, 29.0, 2.0):
+            now += seconds
+            flow.relocate(10)
+            flow.sequence.epochs.learn(Offset(10), LeaderEpoch(4))
+            flow.partition.stage, flow.partition.source_node = FlowStage.COPYING, NODE
+            if why == "it is as long again meanwhile" and seconds == 2.0:
+                await flow.read(_fetched())
+                flow.partition.source_node = NODE
+            assert flow.partition.stage is FlowStage.COPYING
+            await flow.read(OUT_OF_RANGE, starts_at=5, ends_at=end)
+        assert flow.partition.stage is (FlowStage.FAILED if believed else FlowStage.LOCATING)
+        if believed:
+            assert not flow.partition.transient
+            assert "the source's log ends at 9, and was copied up to 10" in str(
+                flow.partition.reason
+            )
 
     asyncio.run(body())
 

@@ -51,7 +51,10 @@ def is_recorded(pair: Pair, mirror: str, topic: str, end: int) -> bool:
     return asyncio.run(body())
 
 
-@pytest.mark.parametrize("case", ["running", "killed", "deleted"])
+@pytest.mark.parametrize(
+    "case",
+    ["killed", *(pytest.param(case, marks=pytest.mark.long) for case in ("running", "deleted"))],
+)
 def test_lanes_go_on_in_recreated_remote_topics(
     target: LocalCluster,
     kafka: LocalCluster,

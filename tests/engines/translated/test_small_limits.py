@@ -57,6 +57,7 @@ def test_larger_batches_are_tried_again_after_a_while() -> None:
     assert partition.may_build(262_144, 4198.0) == 65_536
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("transactional", [False, True])

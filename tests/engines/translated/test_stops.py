@@ -41,6 +41,9 @@ class Destination:
         self._requests: list[tuple[Sequence[Batch], asyncio.Future[object]]] = []
         self._ends: dict[TopicPartition, int] = {}
 
+    def appends_to(self, _topic: str, _topic_id: object) -> bool:
+        return True
+
     def produce(self, node: int, requested: Sequence[Batch]) -> asyncio.Future[object]:
         assert node == NODE
         answer = asyncio.get_running_loop().create_future()

@@ -1045,6 +1045,27 @@ def test_a_log_that_lost_its_end_and_was_filled_again_is_not_written_to() -> Non
     _run(body())
 
 
+@pytest.mark.parametrize("passes_lost", [False, True])
+def test_a_map_whose_last_parts_were_dropped_is_not_continued_behind_them(
+    passes_lost: bool,
+) -> None:
+    """Goal: an owner that ends while it replaces a map leaves no hole in it that nobody sees."""
+
+    async def body() -> None:
+        log, port = MemoryLog(), OnePartition(50)
+        port.batches = await _recorded(log, port)
+        log.records.append(MapChunk(NAME, 0, Ends(Offset(100), Offset(50)), ()))
+        result = await _writers(log, port).locate(OWNED, passes_lost=passes_lost)
+        found = result[NAME]
+        assert isinstance(found, NotLocated)
+        if not passes_lost:
+            assert "the last parts of its map were dropped" in found.reason
+        plans = [one for one in log.records if isinstance(one, StoredPlan)]
+        assert plans[-1].lost is not None, "groups are not set to its end"
+
+    _run(body())
+
+
 def test_the_record_at_the_recorded_end_is_known_after_a_takeover_too() -> None:
     """Goal: the epoch that has written it is over, and the next one has written nothing yet."""
 

@@ -30,6 +30,7 @@ def twinlog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Twinlog:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_cluster_serves_until_cluster_down(twinlog: Twinlog) -> None:
     """It serves after `up` has ended, restarts after a kill, and `down` leaves nothing."""
@@ -74,6 +75,7 @@ def of_the_page(heading: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_cluster_with_authentication_follows_the_documentation(
     twinlog: Twinlog, tmp_path: Path

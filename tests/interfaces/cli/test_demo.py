@@ -59,7 +59,13 @@ def test_the_demo_ends_with_equal_logs_and_leaves_nothing_behind(tmp_path: Path)
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGTERM,
+        *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGINT, signal.SIGKILL)),
+    ],
+)
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) -> None:
     """However it is ended during its set-up, no process of it goes on."""
     with start(tmp_path) as demo:

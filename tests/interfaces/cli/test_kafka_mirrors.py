@@ -479,6 +479,7 @@ def test_no_topic_is_added_if_any_is_refused(
     assert [row["topic"] for row in commands.json("--describe", "--mirror", name)] == [f"{stem}-a"]
 
 
+@pytest.mark.long
 def test_a_removed_topic_stays_listed_until_a_node_has_stopped_it(
     commands: Commands, fresh_name: Callable[[str], str]
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_password_changed_behind_a_reference_is_used(secured: Secured, tmp_pat
     )
 
 
+@pytest.mark.long
 def test_operations_wait_while_a_file_of_secrets_is_missing(
     secured: Secured, tmp_path: Path
 ) -> None:

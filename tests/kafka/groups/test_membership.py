@@ -416,6 +416,7 @@ def test_partitions_revoked_too_slowly_are_lost(
     _run(kafka, run)
 
 
+@pytest.mark.long
 def test_a_restart_of_the_coordinator_loses_no_partitions(
     tmp_path_factory: pytest.TempPathFactory, fresh_name: Fresh, topic: str
 ) -> None:

@@ -386,6 +386,7 @@ def test_the_allow_command_removes_denials_of_the_chosen_topics(
     asyncio.run(run())
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_mirror_in_the_other_direction_takes_over_the_denials(
     secured_pair: tuple[Secured, Secured], topic: str

@@ -136,6 +136,14 @@ def lost_of(committed: Committed, remote: TopicPartition) -> TopicPartition | No
     return TopicPartition(topic, int(number)) if is_log else remote
 
 
+def source_of(committed: Committed) -> UUID | None:
+    """The id of the source topic that a position is of; None: it is not known."""
+    with suppress(ProtocolError):  # as of another program
+        if is_dated(committed):
+            return topic_id_of(_fields(committed.metadata)[_TOPIC_ID.rstrip("=")])
+    return None
+
+
 def loss(reason: str, position: int, group: str) -> str:
     """Why a partition with a position is FAILED, and what decides how it goes on."""
     return f"{reason}; position {position} of group {group}; commit the source's offset to go on at"

@@ -97,10 +97,9 @@ class FlowEngines:
         """Read how long brokers remember producers and transactional ids.
 
         A broker may have been restarted with another setting. Without an answer the last known
-        value stays, which is Kafka's default at first.
+        value stays, which is Kafka's default at first. A lane without flows may get one before the
+        next reading, so it reads, too.
         """
-        if not self._flows:
-            return
         expiration, settings = await expirations(self._lane.destination), self._lane.settings
         settings = replace(
             settings,

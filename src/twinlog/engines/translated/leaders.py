@@ -111,7 +111,10 @@ class FlowLeaders(Generic[W, Q]):
     ) -> None:
         """Take the leaders of one partition."""
         fail = self._flow.fail
-        if source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        partition.lacks_source = (
+            source is None or source.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        if source is None or partition.lacks_source:
             fail(partition, "the source does not have this partition")
         elif reason := _source_recreated(partition.assignment, source):
             self._recreated(partition, reason, on_source=True)

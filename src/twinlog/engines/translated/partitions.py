@@ -160,9 +160,12 @@ class FlowPartition(Generic[W, Q]):
     doubted: Collection[Jump] = ()
     source_end: int = UNKNOWN_OFFSET
     source_stable: int = UNKNOWN_OFFSET
-    read_end: int = UNKNOWN_OFFSET
-    """The source's end by answers to Fetch, which names the topic's id. `source_end` is also taken
-    from answers by its name, which may be those of a topic that was created since."""
+    read_stable: int = UNKNOWN_OFFSET
+    """The source's last stable offset by answers to Fetch, which names the topic's id. `source_end`
+    and `source_stable` are also taken from answers by its name, which may be those of a topic that
+    was created since."""
+    shorter_since: float | None = None
+    """Since when the source's log ends in front of what is to be read next."""
     heard_at: float | None = None
     """When the leader of the source was asked that has answered last. A follower's answers do not
     count: it may be cut off from the leader."""
@@ -192,6 +195,8 @@ class FlowPartition(Generic[W, Q]):
     """The last offsets that are counted as deleted by the source: they may be read again."""
     copied_to: Offset = UNKNOWN_OFFSET
     """The source's offset up to which everything had landed, when there was a sequence last."""
+    lacks_source: bool = False
+    """Whether the source does not know it, as a broker of it said last."""
 
     @property
     def begins(self) -> bool:
@@ -314,8 +319,10 @@ class FlowPartition(Generic[W, Q]):
 
     def row(self, now: float) -> PartitionProgress:
         """What is reported."""
-        sequence = self.sequence
+        sequence, stable = self.sequence, self.source_stable
         mirrored = UNKNOWN_OFFSET if sequence is None else sequence.mirrored_end
+        if sequence is None and self.lacks_source:  # whoever removes its topic tells what was lost
+            mirrored, stable = self.copied_to, min(stable, self.read_stable)
         landed = UNKNOWN_OFFSET if sequence is None else sequence.destination_end
         age_ns = 0 if self.heard_at is None else int((now - self.heard_at) * 1e9)
         source_time_ms = None if self.heard_at is None else (time.time_ns() - age_ns) // 1_000_000
@@ -326,7 +333,7 @@ class FlowPartition(Generic[W, Q]):
             reason=self.reason,
             held_back=self.held_back or self.outlasted or self.silence,
             source_end=self.source_end,
-            source_last_stable=self.source_stable,
+            source_last_stable=stable,
             mirrored_end=mirrored,
             destination_end=landed,
             records=self.records,
@@ -483,7 +490,8 @@ class FlowPartitions(Generic[W, Q]):
         topic, and logs all that is recorded of it (`FlowTopics`).
         """
         start = None if partition.copied_to < 0 else partition.copied_to
-        known_end = min(partition.source_end, partition.read_end)
+        # Transactions that were open were never committed.
+        known_end = min(partition.source_stable, partition.read_stable)
         end = None if known_end < 0 else Offset(known_end)
         if start is not None and end is not None and end <= start:
             end = None  # it may have had more than was last known

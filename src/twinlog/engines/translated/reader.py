@@ -40,7 +40,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.kafka.log.merge import MERGED_BYTES
 from twinlog.kafka.protocol.fetch import Fetched
-from twinlog.kafka.types import FetchPosition, Offset, TopicPartition
+from twinlog.kafka.types import FetchPosition, LeaderEpoch, Offset, TopicPartition
 from twinlog.mirror.absence import Absence, AbsentSpan
 from twinlog.mirror.plan import Gap, planning_sound
 from twinlog.mirror.throttle import TokenBucket, whole_bytes
@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 _THROTTLE_LOOK_S: Final = 0.5
 """The longest wait for the rate, which may change meanwhile."""
+_SHORTER_S: Final = 30.0
+"""How long a source's log has to be shorter than what was read until that is believed: the answers
+may be those of a former leader that is cut off from the others."""
 
 Loop = tuple[int, bool]
 """A broker, and whether its throttled partitions are read."""
@@ -254,6 +257,7 @@ class FlowReader:
         elif fetched.diverging is not None:
             self._flow.diverged(partition, sequence, fetched.diverging)
         else:
+            partition.shorter_since = None
             lags = fetched.last_stable > offset
             if not follower and 0 <= fetched.high_watermark <= offset:
                 partition.fresh = False  # what comes from now on was not there when it began
@@ -286,7 +290,7 @@ class FlowReader:
         if partition.sequence is sequence and not fetched.error and fetched.high_watermark >= 0:
             ends = fetched.high_watermark, fetched.last_stable
             at_least = at_least or node != partition.read_node
-            partition.read_end = max(partition.read_end, fetched.high_watermark)
+            partition.read_stable = max(partition.read_stable, fetched.last_stable)
             partition.note_ends(*ends, self._flow.now(), at_least=at_least)
 
     def _redirect(self, partition: _Partition, replica: int) -> None:
@@ -336,6 +340,8 @@ class FlowReader:
                 partition.pass_over(piece)
             else:
                 partition.fresh = False
+                # It may be located again, or commit, at the end of any batch.
+                sequence.epochs.learn(piece.end, LeaderEpoch(piece.header.leader_epoch))
         if pieces and pieces[-1].end == planned.pieces[-1].end:
             sequence.epochs.learn(sequence.position, planned.leader_epoch)
 
@@ -359,11 +365,35 @@ class FlowReader:
             )
             self._lost(partition, sequence, lost)
         else:
-            self._flow.trouble(
-                partition,
-                f"the source's log ends at {bounds.high_watermark}, and was copied up to {offset}: "
-                "the source has lost records",
-            )
+            self._shorter(partition, sequence, offset, bounds.high_watermark)
+
+    def _shorter(
+        self, partition: _Partition, sequence: SourceQueue, offset: int, source_end: int
+    ) -> None:
+        """Locate a partition again that the source refuses to read on, or believe its loss.
+
+        A former leader that is cut off from the others has a shorter log, too. It is one for sure
+        if its epoch is older than that of what was read. One that refuses an offset within its log
+        has lost nothing.
+        """
+        self._flow.ask_leaders()
+        leads_since = partition.source_leader_epoch
+        if source_end >= offset or -1 < leads_since < sequence.epochs.before(Offset(offset)):
+            partition.shorter_since = None
+            reason = f"the source refuses to be read at {offset}; its log ends at {source_end}"
+            self._flow.trouble(partition, reason)
+            return
+        now = self._flow.now()
+        if partition.shorter_since is None:
+            partition.shorter_since = now
+        reason = (
+            f"the source's log ends at {source_end}, and was copied up to {offset}: the source has "
+            "lost records"
+        )
+        if now >= partition.shorter_since + _SHORTER_S:
+            self._flow.fail(partition, reason, transient=False)
+        else:
+            self._flow.trouble(partition, reason)
 
     def _lost(self, partition: _Partition, sequence: SourceQueue, lost: Gap) -> None:
         """Report records that the source has deleted, and go on behind them if that is wanted.

@@ -17,6 +17,7 @@ from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log.batch import Header, batches
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition, advance
+from twinlog.mirror.offset_runs import Ends
 from twinlog.mirror.sequence_plan import Contradiction, Landed
 from twinlog.store.offset_records import MapTail, StoredPlan
 
@@ -51,6 +52,17 @@ class RemoteEnd(NamedTuple):
 
     landed: list[Landed]
     whole_from: Offset
+
+
+def require_whole(map_end: Ends, recorded: Ends) -> None:
+    """Check that a stored map reaches as far as its plan says.
+
+    Raises:
+        LostEnd: an owner has dropped its last parts, and ended before it replaced them.
+    """
+    if map_end.destination < recorded.destination:
+        reason = "the last parts of its map were dropped, and not replaced"
+        raise LostEnd(reason, end=recorded.destination)
 
 
 async def read_end(

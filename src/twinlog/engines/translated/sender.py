@@ -99,6 +99,15 @@ class FlowSender:
                 continue
             if self._flow.now() < partition.send_at:
                 continue
+            assignment = partition.assignment
+            if not self._destination.appends_to(
+                partition.destination.topic, assignment.destination_topic_id
+            ):
+                # Another flow of the lane has seen that the topic was recreated: this one looks.
+                # Until then the partition has no leader, so that the engine waits.
+                partition.destination_node = -1
+                self._flow.ask_leaders(failures=1)
+                continue
             # Answers of two brokers have no order: what is in flight to the former leader comes
             # first.
             if partition.in_flight and partition.sent_to != node:

@@ -47,7 +47,7 @@ from twinlog.engines.translated.location import (
     slot_of,
     to_seal,
 )
-from twinlog.engines.translated.remote_log import RECREATED, LostEnd, read_end
+from twinlog.engines.translated.remote_log import RECREATED, LostEnd, read_end, require_whole
 from twinlog.engines.translated.sequence import PartitionSequence
 from twinlog.engines.translated.surviving_copies import (
     DamagedLog,
@@ -450,6 +450,10 @@ class FlowWriters:
         try:
             landed, whole_from = await read_end(self._port, key, stored, fence, deadline_s)
             found = resolve(plan, landed, whole_from=whole_from, taken=taken)
+            position = max(found.position, chunk.end.source)
+            if position < wanted.copied_to:
+                return begun_anew(stored.name, wanted.copied_to, fence)
+            require_whole(chunk.end, plan.recorded)
         except (LostEnd, LostBatches) as loss:
             if not passes_lost:
                 raise
@@ -460,9 +464,6 @@ class FlowWriters:
         if landed:
             number = advance(landed[-1].sequence, landed[-1].records - 1)
             tail = MapTail(plan.producer_id, plan.epoch, number)
-        position = max(found.position, chunk.end.source)
-        if position < wanted.copied_to:
-            return begun_anew(stored.name, wanted.copied_to, fence)
         return Landing(extended(chunk, runs), position, tail)
 
     async def _without_loss(

@@ -21,7 +21,7 @@ an allowed path are followed, since only this machine's administrator can have c
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from re import Pattern
 from typing import Final
@@ -40,6 +40,14 @@ SYSTEM_TICKETS: Final = "KRB5CCNAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What properties have asked for; by each path or variable, the setting that names it."""
+
+    paths: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grants:
     """What a mirror's properties may read of this machine; nothing by default."""
 
@@ -49,6 +57,8 @@ class Grants:
     """Whether flows may run code: SQL and Python functions."""
     all_references: bool = False
     """Whether the operator has just given these properties; they were not stored."""
+    reads: Reads | None = field(default=None, compare=False)
+    """Receives what `all_references` lets the properties read."""
 
     def check_reference(self, key: str, reference: str) -> None:
         """Refuse a reference in a setting that may have none.
@@ -75,10 +85,12 @@ class Grants:
             UserError: it is not allowed.
         """
         if self.all_references:
+            if self.reads is not None:
+                self.reads.paths.setdefault(path, key)
             return
         file = PurePosixPath(path)
-        plain = file.is_absolute() and ".." not in file.parts
-        if not plain or not any(file.is_relative_to(allowed_path) for allowed_path in self.paths):
+        covered = any(file.is_relative_to(allowed_path) for allowed_path in self.paths)
+        if not is_plain(path) or not covered:
             raise UserError(
                 f"{key} of a mirror: {display_name} is not within {ALLOWED_PATHS}",
                 hint=f"{_where(ALLOWED_PATHS)}: absolute paths, separated by commas",
@@ -91,6 +103,8 @@ class Grants:
             UserError: it is not allowed.
         """
         if self.all_references:
+            if self.reads is not None:
+                self.reads.variables.setdefault(name, key)
             return
         if self.variables is None or not self.variables.fullmatch(name):
             raise UserError(
@@ -117,6 +131,12 @@ NOTHING: Final = Grants()
 EVERYTHING: Final = Grants(all_references=True)
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path is absolute and has no `..`: only such paths can be allowed."""
+    file = PurePosixPath(path)
+    return file.is_absolute() and ".." not in file.parts
+
+
 def _where(name: str) -> str:
     return f"set {name} in the --command-config of the node or command that connects"
 
@@ -132,11 +152,9 @@ def parse_grants(properties: Mapping[str, str]) -> Grants:
     if dataframes not in {"true", "false"}:
         raise UserError(f"{DATAFRAMES} is {dataframes!r}: expected true or false")
     paths = [path.strip() for path in properties.get(ALLOWED_PATHS, "").split(",") if path.strip()]
-    for path in map(PurePosixPath, paths):
-        if not path.is_absolute() or ".." in path.parts:
-            raise UserError(
-                f"{ALLOWED_PATHS} has {str(path)!r}: expected absolute paths without '..'"
-            )
+    for path in paths:
+        if not is_plain(path):
+            raise UserError(f"{ALLOWED_PATHS} has {path!r}: expected absolute paths without '..'")
     pattern = properties.get(ALLOWLIST_PATTERN, "").strip()
     try:
         variables = re.compile(pattern) if pattern else None

@@ -49,7 +49,8 @@ as one batch, and refuses all of them above max.message.bytes, 1 MiB by default.
 _RECORD: Final = 100
 """Bytes of such a record besides the names and the metadata, at most."""
 COMMIT_S: Final = 10.0
-"""Seconds within which a commit is sent: the data that it is based on was read just before."""
+"""Seconds within which a commit is sent: the data that it is based on was read just before. Its
+connection ends as long after it was sent, so that it does not arrive much later."""
 _NO_MEMBER: Final = -1
 NO_EPOCH: Final = -1
 _BROKER_DEFAULT: Final = -1
@@ -418,7 +419,12 @@ async def commit_offsets(
     request = _commit_request(group, offsets)
     with cluster.needing("READ", f"the group {group}"):
         response = await cluster.coordinators.call(
-            Coordinator.GROUP, group, request, code=_about_all, timeout=COMMIT_S
+            Coordinator.GROUP,
+            group,
+            request,
+            code=_about_all,
+            timeout=COMMIT_S,
+            request_timeout=COMMIT_S,
         )
         if denial_codes := _all_codes(response) & {ErrorCode.GROUP_AUTHORIZATION_FAILED}:
             check(denial_codes.pop(), f"commit for group {group}")
@@ -531,7 +537,7 @@ async def set_start_offsets(
     )
     with cluster.needing("READ", f"the group {group}"):
         response = await cluster.coordinators.call(
-            Coordinator.GROUP, group, request, timeout=COMMIT_S
+            Coordinator.GROUP, group, request, timeout=COMMIT_S, request_timeout=COMMIT_S
         )
         action = f"set the offsets of share group {group}"
         check(response.error_code, action, response.error_message)

@@ -5,6 +5,7 @@ an answer that was in flight can still be decoded.
 """
 
 from collections.abc import Collection
+from uuid import UUID
 
 from twinlog.kafka.client.connection import Connection
 from twinlog.kafka.client.metadata import EMPTY, NO_TOPIC_ID, Metadata
@@ -48,6 +49,11 @@ class TopicKeys:
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._by_name[0]
+
+    def topic_id(self, topic: str) -> UUID:
+        """The id of a topic; `NO_TOPIC_ID`: none is known."""
+        key = self._by_id[0].get(topic)
+        return NO_TOPIC_ID if key is None else UUID(bytes=key)
 
     def maps(self, *, by_id: bool) -> tuple[dict[str, bytes], dict[bytes, str]]:
         """The maps from topic to key, and from key to topic."""
