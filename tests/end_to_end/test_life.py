@@ -13,7 +13,7 @@ from typing import Any
 import librdkafka_tools
 import pytest
 from checkout import DOCS
-from clients import client
+from clients import client, put
 from confluent_kafka import TopicPartition
 from readiness_check import find_readiness
 from waiting import until
@@ -25,7 +25,6 @@ from twinlog.local.stage import Stage
 from twinlog.operations.readiness.reasons import Reason
 from twinlog.store.config_records import MIRROR_VERSION, Feature
 from twinlog.store.control_topics import CONFIG_PARTITIONS, config_entry
-from twinlog.store.topic_writer import ALL, append
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -275,7 +274,7 @@ async def newer_format(stage: Stage) -> None:
     """Store a control topic format of a future version."""
     entry = config_entry(Feature(name=MIRROR_VERSION, level=2), CONFIG_PARTITIONS)
     async with client(stage.destination) as cluster:
-        await append(cluster, [entry], acks=ALL)
+        await put(cluster, [entry])
 
 
 def readiness(stage: Stage, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
-from clients import client, commit, make_topic
+from clients import client, commit, make_topic, put
 from waiting import until_async
 
 from conftest import Pair
@@ -19,7 +19,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.local.artifacts import mirror_maker_jars
 from twinlog.local.cluster import DEFAULT_VERSION, LocalCluster
 from twinlog.local.processes import SHORT_LIVED, JavaProgram, ProcessGroup
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
@@ -83,8 +83,7 @@ async def _write(source: LocalCluster) -> None:
         await make_topic(cluster, "heartbeats", configs={"cleanup.policy": "compact"})
         # Records without a key, which no control topic has.
         entries = [Entry(*ORDERS, None, b"%d" % at) for at in range(RECORDS)]  # type: ignore[arg-type]
-        answers = await append(cluster, entries, acks=ALL)
-        assert all(isinstance(answer, int) for answer in answers.values()), answers
+        await put(cluster, entries)
         offsets = {ORDERS: Committed(COMMITTED, "by hand")}
         await commit(cluster, "billing", offsets)
 

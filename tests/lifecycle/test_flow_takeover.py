@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 
 import librdkafka_tools
 import pytest
-from clients import client
+from clients import client, put
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Assigned
 from secured_clusters import Secured, sasl
@@ -39,7 +39,7 @@ from twinlog.mirror.flow import (
     splits_topics,
 )
 from twinlog.mirror.mm2_records import OffsetSync
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 pytestmark = pytest.mark.broker
 
@@ -141,8 +141,7 @@ class Played:
     ) -> None:
         async with client(cluster) as kafka:
             entries = [Entry(name, 0, key, value) for key, value in pairs]
-            answers = await append(kafka, entries, acks=ALL)
-        assert all(isinstance(answer, int) for answer in answers.values()), answers
+            await put(kafka, entries)
 
     def begins(self, takeover: str = "compare", **settings: str) -> list[TakenOver]:
         """Where a flow begins."""

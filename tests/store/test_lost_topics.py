@@ -4,7 +4,7 @@ import asyncio
 import uuid
 
 import pytest
-from clients import client, write_state
+from clients import client, put, write_state
 from waiting import until_async
 
 from conftest import Pair
@@ -23,7 +23,6 @@ from twinlog.store.control_topics import (
     partition_count,
 )
 from twinlog.store.mirrors import MirrorStore
-from twinlog.store.topic_writer import append
 
 pytestmark = pytest.mark.broker
 
@@ -103,7 +102,7 @@ def test_an_unreadable_control_record_is_not_overwritten(pair: Pair) -> None:
             store = MirrorStore(cluster)
             mirror = Mirror(name="newer", source={}, source_cluster_id="c")
             entry = config_entry(mirror, (await partition_count(cluster, CONFIG_TOPIC)) or 0)
-            await append(cluster, [entry._replace(value=b'{"version": 99}')])
+            await put(cluster, [entry._replace(value=b'{"version": 99}')])
             with pytest.raises(UnsupportedVersion, match="refusing to overwrite a record"):
                 await store.change(lambda _: [mirror])
             assert "newer" not in (await store.snapshot()).mirrors

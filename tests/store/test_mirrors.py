@@ -9,7 +9,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from clients import client, write_state
+from clients import client, put, write_state
 from waiting import until_async
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -457,11 +457,11 @@ def test_a_foreign_record_does_not_hide_others(kafka: LocalCluster, name: str) -
             store = MirrorStore(cluster)
             await store.create_mirror(mirror(name))
             nonsense = Entry(CONFIG_TOPIC, 0, b'["mirror","nonsense"]', b"{")
-            await append(cluster, [nonsense], acks=ALL)
+            await put(cluster, [nonsense])
             snapshot = await store.snapshot()
             assert name in snapshot.mirrors
             assert any("is not valid JSON" in why for why in snapshot.unreadable.values())
-            await append(cluster, [nonsense._replace(value=None)], acks=ALL)
+            await put(cluster, [nonsense._replace(value=None)])
             assert not (await store.snapshot()).unreadable
 
     asyncio.run(run())
@@ -495,7 +495,7 @@ def test_the_last_state_and_status_of_a_partition_are_read(kafka: LocalCluster, 
                 status = Status(
                     state_partition=7, lane="l", node="n", time_ms=number, partitions=(row,)
                 )
-                await append(cluster, [status_entry(status)], acks=ALL)
+                await put(cluster, [status_entry(status)])
             statuses, unreadable = await store.statuses()
             assert (statuses[7], unreadable) == (status, ())
 
@@ -595,12 +595,12 @@ def test_tombstones_in_another_state_partition_delete_no_states(
                 for other in range(count)
                 if other != place
             ]
-            await append(cluster, entries, acks=ALL)
+            await put(cluster, entries)
             entries = [
                 state_entry(PartitionState(one, State.STOPPED), place)
                 for place, one in names.items()
             ]
-            await append(cluster, entries, acks=ALL)
+            await put(cluster, entries)
             states = await store.states()
             assert {states.state(name) for name in names.values()} == {State.STOPPED}
 

@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, put
 from waiting import until_async
 
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import delete_topics
 from twinlog.local.cluster import LocalCluster
 from twinlog.store import topic_reader
 from twinlog.store.polling_reader import ControlReader, at_the_last
 from twinlog.store.topic_reader import ControlRecord, Tail, read_last, read_whole
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 pytestmark = pytest.mark.broker
 
@@ -34,8 +33,7 @@ def reader(cluster: KafkaCluster, topic: str) -> ControlReader[Folded]:
 
 async def write(cluster: KafkaCluster, topic: str, *values: bytes) -> None:
     """Write these values to partition 0."""
-    answers = await append(cluster, [Entry(topic, 0, b"k", value) for value in values], acks=ALL)
-    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+    await put(cluster, [Entry(topic, 0, b"k", value) for value in values])
 
 
 def test_new_readers_open_no_further_connections(trio: LocalCluster, topic: str) -> None:
@@ -45,8 +43,7 @@ def test_new_readers_open_no_further_connections(trio: LocalCluster, topic: str)
         async with client(trio) as cluster:
             await make_topic(cluster, topic, 6)
             wanted = [Entry(topic, index, b"k", b"v") for index in range(6)]
-            answers = await append(cluster, wanted, acks=ALL)
-            assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+            await put(cluster, wanted)
             kept = reader(cluster, topic)
 
             async def look() -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, put
 from waiting import until_async
 
 from twinlog.kafka.errors import Fenced, Refusal, Retriable, TwinlogError, UserError
@@ -186,12 +186,12 @@ def test_records_behind_a_hanging_transaction_are_not_taken_for_absent(
     async def run() -> None:
         async with client(kafka) as cluster:
             await make_topic(cluster, topic, 1, configs=COMPACTED)
-            await append(cluster, entries(topic, (0, b"k", b"1")), acks=ALL)
+            await put(cluster, entries(topic, (0, b"k", b"1")))
             writer = TransactionalWriter(cluster, fresh_name("id"), timeout_ms=800_000)
             await writer.fence()
             assert writer._id._producer is not None
             await writer._prepare(writer._id._producer, entries(topic, (0, b"k", b"2")))
-            await append(cluster, entries(topic, (0, b"other", b"3")), acks=ALL)
+            await put(cluster, entries(topic, (0, b"other", b"3")))
             with pytest.raises(Retriable, match="beyond offset 1: a transaction that begins there"):
                 await read_whole(cluster, topic, patience=0.5)
             await writer.fence()  # aborts it
@@ -317,7 +317,7 @@ def test_a_large_log_is_read_to_its_end(kafka: LocalCluster, topic: str) -> None
                 wanted = entries(
                     topic, (0, b"%d" % number, block), (1, b"%d" % number, b"%d" % number)
                 )
-                await append(cluster, wanted, acks=ALL)
+                await put(cluster, wanted)
             records = await read_whole(cluster, topic)
             assert [r.key for r in records if r.partition == 0] == [b"%d" % i for i in range(30)]
             assert [r.offset for r in records if r.partition == 1] == list(range(30))

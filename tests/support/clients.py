@@ -24,7 +24,7 @@ from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.store.control_topics import epoch_entry, partition_count, state_entry
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.state_records import LastMirrored, PartitionState
-from twinlog.store.topic_writer import ALL, append
+from twinlog.store.topic_writer import ALL, Entry, append
 
 PATIENCE_S: Final = 180.0
 """How long a test's client tries again: a busy broker aborts an open transaction later than after
@@ -140,6 +140,25 @@ async def describe_quorum(cluster: LocalCluster) -> Quorum:
     return Quorum(found.leader_id, found.high_watermark, ends)
 
 
+async def put(cluster: KafkaCluster, entries: Sequence[Entry]) -> None:
+    """Append, once each leader takes it.
+
+    A broker refuses a new topic's records until it has opened the logs, although metadata names it
+    the leader: with control topics, and on a busy machine, for longer than `append` tries.
+    """
+    missing = list(entries)
+
+    async def taken() -> bool:
+        answers = await append(cluster, missing, acks=ALL)
+        refusals = {at: answer for at, answer in answers.items() if isinstance(answer, Refusal)}
+        for at, refusal in refusals.items():
+            assert refusal.code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (at, refusal)
+        missing[:] = [one for one in missing if (one.topic, one.partition) in refusals]
+        return not missing
+
+    await until_async(taken, what="leaders that take records")
+
+
 async def write_state(
     cluster: KafkaCluster,
     topic: MirrorTopic,
@@ -157,8 +176,7 @@ async def write_state(
         entries.append(state_entry(PartitionState(name, state), place))
         if (last := (ends or {}).get(name.partition)) is not None:
             entries.append(epoch_entry(name, last, place))
-    answers = await append(cluster, entries, acks=ALL)
-    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+    await put(cluster, entries)
     if state is State.STOPPED:
         await MirrorStore(cluster).change(
             lambda now: [

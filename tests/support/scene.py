@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import librdkafka_tools
-from clients import client, make_topic, write_state
+from clients import client, make_topic, put, write_state
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from readiness_check import find_readiness
 from waiting import until
 
 from conftest import Pair
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Refusal
 from twinlog.lifecycle.creation import add_topics, create_mirror
 from twinlog.mirror.placement import MirrorPartition, state_partition
 from twinlog.mirror.states import State
@@ -25,7 +24,7 @@ from twinlog.store.config_records import Mirror, MirrorTopic
 from twinlog.store.control_topics import LANES_GROUP, ControlTopics, partition_count, status_entry
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.status_records import PartitionStatus, Status
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 RECORDS = 20
 """The records of each partition of a topic that is completely mirrored."""
@@ -135,8 +134,7 @@ def dead(mirror: Mirror) -> Mirror:
 
 
 async def write(destination: KafkaCluster, *entries: Entry) -> None:
-    answers = await append(destination, entries, acks=ALL)
-    assert not [answer for answer in answers.values() if isinstance(answer, Refusal)]
+    await put(destination, entries)
 
 
 @asynccontextmanager

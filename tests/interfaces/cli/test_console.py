@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from clients import client, make_topic
+from clients import client, make_topic, put
 from mm2_samples import SAMPLES
 from waiting import until
 
@@ -20,7 +20,7 @@ from twinlog.kafka.requests.partitions import delete_records
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.mm2_records import Checkpoint, Heartbeat, Mm2Record, OffsetSync, encode
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 KAFKAS = "org.apache.kafka.connect.mirror.formatters."
 BASIC = ("console", "--bootstrap-server", "h:1", "--topic", "t")
@@ -38,7 +38,7 @@ def write(cluster: LocalCluster, topic: str, *pairs: tuple[bytes, bytes | None])
         async with client(cluster) as kafka:
             await make_topic(kafka, topic, configs={"cleanup.policy": "compact"})
             if pairs:
-                await append(kafka, [Entry(topic, 0, *pair) for pair in pairs], acks=ALL)
+                await put(kafka, [Entry(topic, 0, *pair) for pair in pairs])
 
     asyncio.run(run())
 
@@ -196,7 +196,7 @@ def test_one_partition_from_an_offset_on(any_kafka: LocalCluster, topic: str) ->
     async def fill() -> None:
         async with client(any_kafka) as kafka:
             await make_topic(kafka, topic, 3)
-            await append(kafka, entries, acks=ALL)  # one batch for each partition
+            await put(kafka, entries)  # one batch for each partition
 
     async def trim() -> None:
         async with client(any_kafka) as kafka:

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from clients import client, make_topic, topic_configs
+from clients import client, make_topic, put, topic_configs
 from waiting import until
 
 from conftest import Pair
@@ -223,7 +223,7 @@ def test_describe_shows_states_offsets_and_reasons(
                 state_partition=place, lane="l", node="n", time_ms=time_ms, partitions=(row,)
             )
             await writer.write([state_entry(PartitionState(partition, state, reason), place)])
-            await append(cluster, [status_entry(status)], acks=ALL)
+            await put(cluster, [status_entry(status)])
 
     on(commands.pair.destination, partial(as_a_lane, time_ms=16_000))
     shown = run(*commands.server, "--describe", "--mirror", name)

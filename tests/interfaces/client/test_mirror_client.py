@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, put
 
 from twinlog.interfaces.client import mirror_client
 from twinlog.interfaces.client.mirror_client import MirrorClient
@@ -21,7 +21,7 @@ from twinlog.kafka.types import TopicPartition
 from twinlog.local.cluster import LocalCluster
 from twinlog.mirror.mm2_records import Checkpoint, encode
 from twinlog.mirror.replication_policy import DefaultReplicationPolicy, IdentityReplicationPolicy
-from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
+from twinlog.store.topic_writer import Entry, TransactionalWriter
 
 SERVER = {"bootstrap.servers": "h:1"}
 
@@ -145,7 +145,7 @@ def test_the_last_checkpoint_counts_and_a_tombstone_removes_it(
             await make_topic(cluster, topic, configs={"cleanup.policy": "compact"})
             rows = [checkpoint("g", "t", 1), checkpoint("g", "u", 2), checkpoint("g", "t", 3)]
             entries = [Entry(topic, 0, *encode(row)) for row in rows]
-            await append(cluster, entries, acks=ALL)
+            await put(cluster, entries)
             ours = {"bootstrap.servers": any_kafka.bootstrap_servers}
             async with MirrorClient(ours) as mirror:
                 found = await mirror.remote_consumer_offsets("g", alias)
@@ -162,7 +162,7 @@ def test_the_last_checkpoint_counts_and_a_tombstone_removes_it(
                     await mirror.remote_consumer_offsets("g", alias, timeout_s=5)
                 await writer.fence()  # aborts it
                 assert await mirror.remote_consumer_offsets("g", alias) == found
-                await append(cluster, [Entry(topic, 0, key, None)], acks=ALL)
+                await put(cluster, [Entry(topic, 0, key, None)])
                 left = await mirror.remote_consumer_offsets(re.compile(".*"), alias)
                 assert left == {"g": {TopicPartition("u", 0): Committed(2)}}
 
@@ -184,18 +184,18 @@ def test_an_undecodable_checkpoint_is_named_until_it_is_removed(
             key, value = encode(checkpoint("g", "t", 1))
             newer = b"\0\1" + value[2:]
             records = [Entry(topic, 0, key, value), Entry(topic, 0, key, newer)]
-            await append(cluster, records, acks=ALL)
+            await put(cluster, records)
             translate = RemoteClusterUtils.translate_offsets
             with pytest.raises(ProtocolError) as caught:
                 await translate(properties, alias, "g")
             text = f"{topic}-0: the value of a checkpoint has version 1, expected 0 (offset 1); "
             assert text in str(caught.value)
             assert await translate(properties, alias, "other") == {}
-            await append(cluster, [Entry(topic, 0, b"?", b"?")], acks=ALL)
+            await put(cluster, [Entry(topic, 0, b"?", b"?")])
             with pytest.raises(ProtocolError, match=r"the key of a checkpoint .* \(offset 2\)"):
                 await translate(properties, alias, "other")
             tombstones = [Entry(topic, 0, b"?", None), Entry(topic, 0, key, None)]
-            await append(cluster, tombstones, acks=ALL)
+            await put(cluster, tombstones)
             assert await translate(properties, alias, "g") == {}
 
     asyncio.run(run())
@@ -218,7 +218,7 @@ def test_many_checkpoints_are_read_to_the_end(
                     Entry(topic, 0, *encode(checkpoint(f"g{number}{'x' * 1000}", "t", number)))
                     for number in range(first, first + 500)
                 ]
-                await append(cluster, entries, acks=ALL)
+                await put(cluster, entries)
             properties = {"bootstrap.servers": kafka.bootstrap_servers}
             async with MirrorClient(properties) as mirror:
                 found = await mirror.remote_consumer_offsets(re.compile(r"g\d+x+"), alias)

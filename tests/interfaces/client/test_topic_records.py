@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, put
 from waiting import until_async
 
 from twinlog.interfaces.client import topic_records
@@ -15,7 +15,7 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.partitions import OffsetSpec
 from twinlog.local.cluster import LocalCluster
 from twinlog.store.topic_reader import ControlRecord
-from twinlog.store.topic_writer import ALL, Entry, TransactionalWriter, append
+from twinlog.store.topic_writer import Entry, TransactionalWriter
 
 
 def record(offset: int, partition: int = 0) -> ControlRecord:
@@ -90,7 +90,7 @@ def test_records_of_all_partitions_are_followed(
         async with client(any_kafka) as cluster:
             await make_topic(cluster, topic, 3)
             first = [Entry(topic, index, b"k", b"first") for index in range(3)]
-            await append(cluster, first, acks=ALL)
+            await put(cluster, first)
             found: list[tuple[int, bytes | None]] = []
             batches = read_topic(cluster, topic, OffsetSpec.EARLIEST, idle_s=2)
             writer = TransactionalWriter(cluster, fresh_name("id"))
@@ -105,7 +105,7 @@ def test_records_of_all_partitions_are_followed(
                             writer._id._producer, [Entry(topic, 2, b"k", b"lost")]
                         )
                         await writer.fence()
-                        await append(cluster, [Entry(topic, 2, b"k", b"third")], acks=ALL)
+                        await put(cluster, [Entry(topic, 2, b"k", b"third")])
             assert {*found[:3]} == {(index, b"first") for index in range(3)}
             assert sorted(found[3:]) == [(1, b"second"), (2, b"third")]
 

@@ -4,11 +4,11 @@ import asyncio
 import time
 
 import pytest
-from clients import client, make_topic
+from clients import client, make_topic, put
 
 from twinlog.kafka.client.brokers_time import NOT_STAMPED, BrokersTime
 from twinlog.local.cluster import LocalCluster
-from twinlog.store.topic_writer import Entry, append
+from twinlog.store.topic_writer import Entry
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -58,7 +58,7 @@ def test_an_append_returns_the_brokers_time(
             clocks = Clocks()
             cluster.brokers_time = clocks.time
             await make_topic(cluster, topic, 1, configs={"message.timestamp.type": kind})
-            await append(cluster, [Entry(topic, 0, b"k", b"v")])
+            await put(cluster, [Entry(topic, 0, b"k", b"v")])
             now_ms = clocks.time.now_ms()
             assert (abs(now_ms - time.time() * 1000) < MINUTE_MS) == told
             assert (now_ms == clocks.wall * 1000) != told

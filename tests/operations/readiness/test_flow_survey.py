@@ -10,7 +10,7 @@ from uuid import UUID
 
 import librdkafka_tools
 import pytest
-from clients import client
+from clients import client, put
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from copied_topic import CopiedTopic
@@ -19,7 +19,6 @@ from scene import reasons
 from conftest import Pair
 from twinlog.engines.transactional.positions import position_group, position_metadata
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import Offset, ProducerEpoch, ProducerId, Sequence, TopicPartition
 from twinlog.local.load import delete_before
@@ -38,7 +37,7 @@ from twinlog.store.map_chunks import MapChunk
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.offset_log import OFFSETS_TOPIC
 from twinlog.store.offset_records import LostCopies, Route, StoredPlan, encode
-from twinlog.store.topic_writer import ALL, Entry, append
+from twinlog.store.topic_writer import Entry
 
 pytestmark = [pytest.mark.broker]
 
@@ -92,8 +91,7 @@ class RecordedFlow(CopiedTopic):
             stored = StoredPlan(name, plan, route, **plan_fields)
             records = (MapChunk(name, 0, start, (run,)), stored)
             entries = [Entry(OFFSETS_TOPIC, place, *encode(record)) for record in records]
-            answers = await append(cluster, entries, acks=ALL)
-            assert not [one for one in answers.values() if isinstance(one, Refusal)]
+            await put(cluster, entries)
 
         self.on_target(store)
 
