@@ -38,8 +38,8 @@ def flows_targets(figures: Figures) -> list[Target]:
     """Return the targets of flows with and without transforms."""
     if any((name,) not in figures for name in CONTENDERS):
         return []
-    rates = {name: figures.median((name,), "records_per_second") for name in CONTENDERS}
-    near, ahead = rates["flow"] / rates["twinlog"], rates["flow-header"] / rates["mm2-header"]
+    near = figures.share(("flow",), of=("twinlog",))
+    ahead = figures.share(("flow-header",), of=("mm2-header",))
     return [
         Target(
             "a flow without transforms: within 10 % of exact mirroring",

@@ -53,6 +53,21 @@ class Figures:
         """The median of the rounds of a group."""
         return statistics.median(self.all(group, field))
 
+    def share(self, group: tuple[str, ...], of: tuple[str, ...]) -> float:
+        """The throughput of one group by that of another, over the rounds that both have run.
+
+        All their records by all their time: rounds of different hours and machines count by what
+        they took, and a round never counts for one of the two alone.
+        """
+        ours, theirs = ({run["round"]: run for run in self._groups[name]} for name in (group, of))
+        both = ours.keys() & theirs.keys()
+        rates = [
+            sum(float(runs[number]["records"]) for number in both)
+            / sum(float(runs[number]["seconds"]) for number in both)
+            for runs in (ours, theirs)
+        ]
+        return rates[0] / rates[1]
+
     def shown(self, group: tuple[str, ...], field: str | Field, form: str = ",.0f") -> str:
         """The median; with several rounds also the lowest and the highest, in brackets."""
         found = self.all(group, field)

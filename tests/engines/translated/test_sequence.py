@@ -8,7 +8,12 @@ from batch_builders import THEN, altered, batch, holed, record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.engines.translated.sequence import MAX_IN_FLIGHT, NumberedBatch, PartitionSequence
+from twinlog.engines.translated.sequence import (
+    MAX_IN_FLIGHT,
+    PLAN_BELOW,
+    NumberedBatch,
+    PartitionSequence,
+)
 from twinlog.kafka.log.batch import batches
 from twinlog.kafka.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from twinlog.kafka.types import Sequence as SequenceNumber
@@ -190,11 +195,11 @@ def test_another_plan_is_wanted_when_few_planned_batches_are_left() -> None:
     def wants_plan() -> bool:
         return sequence.wants_plan
 
-    sequence.offer([_data(at, at + 1) for at in range(MAX_IN_FLIGHT)])
+    sequence.offer([_data(at, at + 1) for at in range(PLAN_BELOW)])
     assert wants_plan()
     sequence.plan()
     sequence.stored()
-    sequence.offer([_data(MAX_IN_FLIGHT, MAX_IN_FLIGHT + 1)])
+    sequence.offer([_data(PLAN_BELOW, PLAN_BELOW + 1)])
     assert not wants_plan()
     assert sequence.take(FRESH) is not None
     assert wants_plan()

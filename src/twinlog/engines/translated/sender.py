@@ -91,13 +91,13 @@ class FlowSender:
         batches: list[Batch] = []
         owners: _Owners = []
         room = self._flow.settings.produce_max_bytes
-        copying = self._flow.copying
+        now, copying = self._flow.now(), self._flow.copying
         self._first = (self._first + 1) % max(len(copying), 1)
         keys: set[TopicPartition] = set()  # a request has one batch for each
         for partition, sequence in (*copying[self._first :], *copying[: self._first]):
             if partition.destination_node != node or room <= 0 or partition.destination in keys:
                 continue
-            if self._flow.now() < partition.send_at:
+            if now < partition.send_at:
                 continue
             assignment = partition.assignment
             if not self._destination.appends_to(
@@ -112,7 +112,7 @@ class FlowSender:
             # first.
             if partition.in_flight and partition.sent_to != node:
                 continue
-            guarded = self._flow.now() >= partition.unguarded_until
+            guarded = now >= partition.unguarded_until
             if (numbered := sequence.take(fresh_after_ms, guarded=guarded)) is None:
                 continue
             data = numbered.data

@@ -36,6 +36,9 @@ from twinlog.mirror.sequence_plan import Contradiction, SequencePlan, SourceRun
 
 MAX_IN_FLIGHT: Final = 5
 """Batches of a partition. A broker remembers five to detect duplicates (since 0.11)."""
+PLAN_BELOW: Final = 2
+"""Planned batches that wait to be sent, below which the next plan is due. Storing it takes about as
+long as a batch; each plan is a request to the destination, and a fifth of a lane's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class PartitionSequence:
     @property
     def wants_plan(self) -> bool:
         """Whether there are batches that no plan names, and few that one names."""
-        return self._unplanned > 0 and self._ready < MAX_IN_FLIGHT
+        return self._unplanned > 0 and self._ready < PLAN_BELOW
 
     @property
     def destination_end(self) -> Offset:
