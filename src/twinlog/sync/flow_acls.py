@@ -72,7 +72,7 @@ class RemoteAcls(NamedTuple):
     withheld: frozenset[Acl]
     """ACLs that are not copied, since a denial that limits them is not."""
     shared: frozenset[str]
-    """Remote topics that topics of other mirrors are, or were, copied to as well."""
+    """Remote topics that topics of other mirrors are, were, or may be copied to as well."""
 
 
 class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
@@ -206,7 +206,7 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
             self._texts.last.pop((mirror, _SHARED), None)
             return
         text = (
-            f"other flows copy topics to the same remote topics, or have done so: "
+            f"other flows copy topics to the same remote topics, or may have done so: "
             f"{few(sorted(shared))}; there an ALLOW of either source opens the records of both, "
             "and a copied DENY is not removed when the source no longer has it: remove it by "
             "kafka-acls"
@@ -219,9 +219,14 @@ def _shared(
 ) -> frozenset[str]:
     """Remote topics of a flow that have, or had, topics of other mirrors; heartbeats are no secret.
 
-    A removed topic counts: its records are still there.
+    A removed topic counts: its records are still there. One whose record cannot be read may be
+    copied to any of them.
     """
-    own = {remote for name, remote in names.items() if not flow.policy.is_heartbeats_topic(name)}
+    own = frozenset(
+        remote for name, remote in names.items() if not flow.policy.is_heartbeats_topic(name)
+    )
+    if any(key[0] == "topic" and key[1] != mirror for key in snapshot.unread):
+        return own
     return frozenset(
         topic.destination_name
         for topic in snapshot.topics
