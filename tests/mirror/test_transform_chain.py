@@ -4,8 +4,10 @@ import pytest
 
 from twinlog.kafka.errors import UserError
 from twinlog.kafka.log.records import Record
+from twinlog.mirror.mm2_records import Heartbeat, encode
 from twinlog.mirror.record_converters import TransformError
 from twinlog.mirror.transform_chain import (
+    OF_HEARTBEATS,
     TransformChain,
     Transformed,
     has_transforms,
@@ -32,6 +34,19 @@ MASK = {
 def test_without_transforms_a_record_stays_as_it_is() -> None:
     assert parse_transforms({"topics": "x"}) == TransformChain()
     assert TransformChain().apply(RECORD, "A.t", 2) == Transformed("A.t", 2, *RECORD[1:])
+
+
+def test_heartbeats_stay_as_they_are_and_other_records_of_their_topics_are_refused() -> None:
+    """Goal: `devices.heartbeats` may be an application's; a mask is not left out in silence."""
+    beat = Heartbeat(source_cluster_alias="devices", target_cluster_alias="b", timestamp=1000)
+    key, value = encode(beat)
+    for record in (Record(7, 1000, key, value, ()), Record(8, 1000, key, None, ())):
+        applied = OF_HEARTBEATS.apply(record, "A.devices.heartbeats", 0)
+        assert applied == Transformed("A.devices.heartbeats", 0, *record[1:])
+    others = [(b"k", b'{"card":"1234"}'), (None, value), (key, b"{}")]
+    for record in [Record(7, 1000, *other, ()) for other in others]:
+        with pytest.raises(TransformError, match=r"no heartbeat .*heartbeats\.replication\.enab"):
+            OF_HEARTBEATS.apply(record, "A.devices.heartbeats", 0)
 
 
 def test_transforms_are_applied_in_their_order() -> None:

@@ -235,6 +235,31 @@ def test_a_parquet_table_has_all_columns_of_its_schema(spark: Spark, tmp_path: P
     assert spark.run(transform(query), b"").rows == [(0,)]
 
 
+def test_a_parquet_table_has_what_its_schema_has_in_arrays_and_maps(
+    spark: Spark, tmp_path: Path
+) -> None:
+    """Goal: no condition on a field of an element is null for each row, and drops all records."""
+    table = tmp_path / "prices.parquet"
+    offer = "named_struct('amount', 5L)"
+    _write_parquet(spark, table, f"SELECT array({offer}) AS offers, map('a', {offer}) AS named")
+    query = {"sql": "SELECT record FROM records, prices", "tables.prices": str(table)}
+    fields = "STRUCT<amount: BIGINT, {0}: BIGINT>"
+    schema = f"offers ARRAY<{fields}>, named MAP<STRING, {fields}>".format
+    absent = r"lack columns of its schema: offers\.element\.price, named\.value\.price"
+    with pytest.raises(QueryUnusable, match=absent):
+        spark.run(transform({**query, "tables.prices.schema": schema("price")}), b"")
+    query["tables.prices.schema"] = schema("amount").replace("amount: BIGINT, ", "")
+    assert spark.run(transform(query), b"").rows == [(0,)]
+
+
+def test_a_query_reads_no_files_itself(spark: Spark, tmp_path: Path) -> None:
+    """Goal: a table that is being replaced is read whole, or not at all; so by `tables` only."""
+    (tmp_path / "prices.csv").write_text("id\n1\n")
+    query = f"SELECT record FROM records JOIN csv.`{tmp_path}/prices.csv` ON true"
+    with pytest.raises(QueryUnusable, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.run(transform({"sql": query}), b"")
+
+
 def test_a_parquet_table_is_read_by_its_schema_whatever_else_it_has(
     spark: Spark, tmp_path: Path
 ) -> None:

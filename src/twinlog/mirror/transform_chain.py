@@ -22,9 +22,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
-from twinlog.kafka.errors import UserError
+from twinlog.kafka.errors import ProtocolError, UserError
 from twinlog.kafka.log.records import Record
 from twinlog.mirror.mirror_maker_names import TRANSFORMS
+from twinlog.mirror.mm2_records import decode_heartbeat
 from twinlog.mirror.record_converters import (
     BYTES,
     CONVERTERS,
@@ -168,6 +169,24 @@ class TransformChain:
         except TransformError:
             return topic
         return record.topic
+
+
+def _require_heartbeat(record: FlowRecord) -> FlowRecord:
+    try:
+        decode_heartbeat(record.key.bytes(), record.value.bytes())
+    except ProtocolError as error:
+        raise TransformError(
+            f"its topic has the name of one of heartbeats, to which no transform applies, and the "
+            f"record is no heartbeat ({error.message}); leave the topic out: "
+            "heartbeats.replication.enabled=false, and topics.exclude"
+        ) from error
+    return record
+
+
+OF_HEARTBEATS: Final = TransformChain((ChainStep("none", _require_heartbeat, is_uniform=False),))
+"""What is applied to topics of heartbeats in a flow with transforms. The records stay as they are:
+MirrorMaker 2's clients could not read changed ones. Another record in a topic of such a name is
+refused, since a filter or mask would be left out without a word."""
 
 
 def check_routed_topic(topic: str) -> None:

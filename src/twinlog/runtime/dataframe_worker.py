@@ -76,9 +76,11 @@ CONF: Final = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.runSQLOnFiles": "false",
     "spark.sql.shuffle.partitions": "1",
 }
 """ANSI: a cast that is not possible is an error, not null. One task does all: plans need not adapt.
+A query reads files as `tables` only, which are read whole or not at all (static_tables.py).
 Spark logs nothing, as it would log the contents of records; what fails is in the answer."""
 _OF_RECORDS: Final = (NotAvro, RegistryRefusal, UnsupportedSchema)
 """Errors of single records whose texts hold nothing of them."""

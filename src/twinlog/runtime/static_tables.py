@@ -12,16 +12,16 @@ with them, or keep those that it is to drop:
 And a column of the schema that the files of a Parquet table lack is null in each row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from twinlog.mirror.dataframe_transform import StaticTable
 from twinlog.runtime.spark_errors import first_line
@@ -29,6 +29,11 @@ from twinlog.runtime.whole_results import collected
 
 _WRITING: Final = "_temporary"
 """The folder in which Hadoop's writers keep files until all are written."""
+
+_ELEMENT: Final = "element"
+_KEY: Final = "key"
+_VALUE: Final = "value"
+"""How Parquet names what is in an array, and in a map."""
 
 
 class UnreadTable(Exception):
@@ -72,7 +77,11 @@ def _check_columns(spark: SparkSession, rows: DataFrame, path: str) -> None:
         Exception: Spark has ended.
     """
     columns = _columns(rows.schema)
-    (counts,) = collected(rows.agg(*(f.count(_quoted(column)) for column in columns)))
+    there = [
+        _exists(rows[f"`{first.replace('`', '``')}`"], rows.schema[first].dataType, inner)
+        for first, *inner in columns
+    ]
+    (counts,) = collected(rows.agg(*(f.count(f.when(column, 1)) for column in there)))
     if not (empty := [column for column, count in zip(columns, counts, strict=True) if not count]):
         return
     try:
@@ -83,23 +92,47 @@ def _check_columns(spark: SparkSession, rows: DataFrame, path: str) -> None:
             f"these columns are null in all rows, and whether its files have them cannot be read: "
             f"{names}: {first_line(error)}"
         ) from error
-    there = {_folded(column) for column in _columns(found)}
-    if absent := [".".join(column) for column in empty if _folded(column) not in there]:
+    known = {_folded(column) for column in _columns(found)}
+    if absent := [".".join(column) for column in empty if _folded(column) not in known]:
         raise UnreadTable(f"its files lack columns of its schema: {', '.join(absent)}")
 
 
-def _columns(schema: StructType) -> list[Sequence[str]]:
-    """The paths of all columns, and of the fields in them, from the outermost on."""
+def _columns(kind: DataType) -> list[Sequence[str]]:
+    """The paths of all columns, and of what is in them, from the outermost on; named as Parquet's.
+
+    The elements of arrays, and the keys and values of maps, are themselves in each of their rows.
+    """
     columns: list[Sequence[str]] = []
-    for field in schema:
-        columns.append((field.name,))
-        if isinstance(field.dataType, StructType):
-            columns += [(field.name, *inner) for inner in _columns(field.dataType)]
+    for name, inner in _inner(kind).items():
+        if isinstance(kind, StructType):
+            columns.append((name,))
+        columns += [(name, *path) for path in _columns(inner)]
     return columns
 
 
-def _quoted(column: Sequence[str]) -> str:
-    return ".".join(f"`{name.replace('`', '``')}`" for name in column)
+def _inner(kind: DataType) -> Mapping[str, DataType]:
+    match kind:
+        case StructType():
+            return {field.name: field.dataType for field in kind}
+        case ArrayType():
+            return {_ELEMENT: kind.elementType}
+        case MapType():
+            return {_KEY: kind.keyType, _VALUE: kind.valueType}
+        case _:
+            return {}
+
+
+def _exists(column: Column, kind: DataType, path: Sequence[str]) -> Column:
+    """Whether a row has a value at a path within a column; null counts as none."""
+    if not path:
+        return column.isNotNull()
+    name, *rest = path
+    inner = _inner(kind)[name]
+    if isinstance(kind, StructType):
+        return _exists(column.getField(name), inner, rest)
+    if isinstance(kind, MapType):
+        column = f.map_keys(column) if name == _KEY else f.map_values(column)
+    return f.exists(column, lambda one: _exists(one, inner, rest))
 
 
 def _folded(column: Sequence[str]) -> Sequence[str]:

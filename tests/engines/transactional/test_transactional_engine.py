@@ -19,6 +19,7 @@ from twinlog.engines.transactional import engine as engine_module
 from twinlog.engines.transactional.engine import TransactionalEngine
 from twinlog.engines.transactional.outputs import Outputs
 from twinlog.engines.transactional.queue import TransactionalQueue
+from twinlog.engines.transactional.record_rules import RecordRules, record_rules
 from twinlog.engines.transactional.remote_tails import tail_of_batch
 from twinlog.engines.transactional.routed_tails import Doubt, RoutedTail
 from twinlog.engines.transactional.source_position import ToBegin
@@ -31,10 +32,10 @@ from twinlog.kafka.log.records import build, decode, each_record
 from twinlog.kafka.types import LeaderEpoch, Offset, Sequence, TopicPartition
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.mirror.dataframe_transform import DataFrameTransform
-from twinlog.mirror.flow import records_map
+from twinlog.mirror.flow import flow_properties, records_map
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.mirror.transform_chain import TransformChain
+from twinlog.mirror.transform_chain import OF_HEARTBEATS, TransformChain
 
 LANE: Any = SimpleNamespace(
     settings=LaneSettings(),
@@ -195,10 +196,9 @@ def test_the_results_of_two_partitions_are_not_mixed() -> None:
     """Goal: whatever their remote partitions are, each gets what its own records give."""
     second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
     policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
-    rules: Any = SimpleNamespace(
-        flow=SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a")),
-        transforms=TransformChain(),
-        is_mapped=False,
+    flow: Any = SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a"))
+    rules = RecordRules(
+        flow, TransformChain(), is_mapped=False, has_routed=False, passes_recreated=False
     )
 
     async def body() -> None:
@@ -231,10 +231,13 @@ def test_a_stop_of_a_partition_that_waits_for_its_turn_ends_a_query(
     monkeypatch.setattr(engine_module, "_available", lambda _: None)
     second = replace(ASSIGNMENT, name=MirrorPartition("flow", "x.orders", 0))
     policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
-    rules: Any = SimpleNamespace(
-        flow=SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a")),
-        transforms=object.__new__(DataFrameTransform),
+    flow: Any = SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a"))
+    rules = RecordRules(
+        flow,
+        object.__new__(DataFrameTransform),
         is_mapped=False,
+        has_routed=False,
+        passes_recreated=False,
     )
 
     async def body() -> None:
@@ -248,6 +251,24 @@ def test_a_stop_of_a_partition_that_waits_for_its_turn_ends_a_query(
                 await engine._transformed(given, rules, waiting)
 
     asyncio.run(body())
+
+
+def test_topics_of_heartbeats_are_not_transformed() -> None:
+    """Goal: by the policy's names, and only where a flow has transforms."""
+    header = {
+        "transforms": "header",
+        "transforms.header.type": "InsertHeader",
+        "transforms.header.header": "from",
+        "transforms.header.value.literal": "a",
+    }
+    query = {"twinlog.transform.sql": "SELECT * FROM records"}
+    for values in (header, query):
+        rules = record_rules(flow_properties(values, "a", "b"))
+        assert rules.of_topic("heartbeats") is OF_HEARTBEATS
+        assert rules.of_topic("devices.heartbeats") is OF_HEARTBEATS
+        assert rules.of_topic("orders") is rules.transforms
+    rules = record_rules(flow_properties({}, "a", "b"))
+    assert rules.of_topic("heartbeats") == TransformChain()
 
 
 @pytest.mark.parametrize("former", [True, False])
@@ -372,12 +393,9 @@ def test_no_row_is_made_of_records_that_are_left_out() -> None:
             return ResultRows(("record", "value"), [(0, str(len(topics)).encode())])
 
     policy = SimpleNamespace(is_heartbeats_topic=lambda _: False)
-    settings = SimpleNamespace(source_cluster_alias="a")
-    rules: Any = SimpleNamespace(
-        is_mapped=False,
-        transforms=DataFrameTransform(sql="SELECT"),
-        flow=SimpleNamespace(policy=policy, settings=settings),
-    )
+    flow: Any = SimpleNamespace(policy=policy, settings=SimpleNamespace(source_cluster_alias="a"))
+    transforms = DataFrameTransform(sql="SELECT")
+    rules = RecordRules(flow, transforms, is_mapped=False, has_routed=False, passes_recreated=False)
     payments = replace(
         ASSIGNMENT, name=MirrorPartition("flow", "payments", 0), destination=PAYMENTS
     )

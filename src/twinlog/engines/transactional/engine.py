@@ -63,7 +63,6 @@ from twinlog.mirror.dataframe_transform import DataFrameTransform
 from twinlog.mirror.flow import FlowRules
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.plan import Data
-from twinlog.mirror.transform_chain import TransformChain
 
 log = logging.getLogger(__name__)
 
@@ -401,10 +400,7 @@ class TransactionalEngine(BaseFlowEngine[TransactionalWriters, TransactionalQueu
         for_spark: dict[TopicPartition, Sequence[Data]] = {}
         now, transforms = self._flow.now(), rules.transforms
         for partition, batches in data.items():
-            chain = transforms
-            # Heartbeats are MirrorMaker 2's own records: its clients could not read changed ones.
-            if rules.flow.policy.is_heartbeats_topic(partition.source.topic):
-                chain = TransformChain()
+            chain = rules.of_topic(partition.source.topic)
             if isinstance(chain, DataFrameTransform):
                 for_spark[partition.destination] = batches
                 continue

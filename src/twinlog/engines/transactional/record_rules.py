@@ -12,7 +12,7 @@ from twinlog.mirror.flow import (
     records_map,
     transforms_of,
 )
-from twinlog.mirror.transform_chain import TransformChain
+from twinlog.mirror.transform_chain import OF_HEARTBEATS, TransformChain
 
 
 class RecordRules(NamedTuple):
@@ -26,6 +26,13 @@ class RecordRules(NamedTuple):
     """Whether it may have routed them to other topics."""
     passes_recreated: bool
     """Whether it goes on in a remote topic that was deleted or recreated."""
+
+    def of_topic(self, topic: str) -> TransformChain | DataFrameTransform:
+        """What is applied to the records of a topic of the source."""
+        has_none = isinstance(self.transforms, TransformChain) and not self.transforms.steps
+        if has_none or not self.flow.policy.is_heartbeats_topic(topic):
+            return self.transforms
+        return OF_HEARTBEATS
 
 
 def record_rules(properties: Mapping[str, str]) -> RecordRules:
