@@ -311,3 +311,16 @@ def test_partitions_that_share_one_only_by_one_reading_have_no_end() -> None:
     read = Translation({A: ALL, B: ALL}).with_shared({ALL: 9}, {A: ALL}, ())
     assert (read.shared[A].end, sorted(read.keys)) == (None, [A, B]), "its records are still there"
     assert plain.with_shared({}, {A: ALL, B: ALL}, ()).shared[A].end is None
+
+
+def test_a_topic_that_cannot_be_read_may_be_copied_to_each_partition() -> None:
+    """Goal: no place is known, also where one source partition alone is known to be copied."""
+    names = {A: ALL, C: C}
+    plain = Translation(names, {A: runs((0, 0, 5)), C: runs((0, 3, 2))}, settled=frozenset(names))
+    assert plain.with_shared({ALL: 9}, names, ()).shared == {}
+    read = plain.with_shared({ALL: 9}, names, (), unread={"w", "x"})
+    assert read.keys == {A: A, C: C}
+    text = "topics of the flow that cannot be read may be copied there, too: w, x"
+    assert read.shared[A].place({A: 2}) == SharedPlace(2, A, text), "a group may be rewound"
+    assert read.shared[A].place({A: 5}) == SharedPlace(None, None, text)
+    assert read.shared[C].place({C: 1}) == SharedPlace(None, None, text), "its log was not read"

@@ -23,6 +23,7 @@ from twinlog.mirror.settings import REFRESH
 from twinlog.mirror.shared_partitions import Feeder, JoinedPartition
 from twinlog.mirror.states import State
 from twinlog.mirror.translation import Translation
+from twinlog.store import shared_remotes
 from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
 from twinlog.store.group_log import Remembered
 from twinlog.store.group_records import JOINED, NO_OFFSET, PartitionMemory
@@ -85,8 +86,8 @@ class Flow:
         self.control_reads: list[str] = []
         self.repeat_s = 1e6
         self.settings = {"enabled": "true", "sync.group.offsets.enabled": "true"}
-        self.unread = False
-        """Whether `__mirror_config` has a topic that cannot be read."""
+        self.unread = ""
+        """Since when `__mirror_config` has a topic that cannot be read: `before` or `meanwhile`."""
         self.states: dict[str, State] = {}
         self.refused_start: Refusal | None = None
         """Why no remote log's start can be read."""
@@ -107,9 +108,7 @@ class Flow:
         kind = SimpleNamespace(translation=self._translation)
         monkeypatch.setattr(shared_translation, "kind_named", lambda _: kind)
         monkeypatch.setattr(shared_translation, "list_offsets", self._listed_before)
-        monkeypatch.setattr(
-            shared_translation, "has_properties_of_its_own", lambda _: self.own_policy
-        )
+        monkeypatch.setattr(shared_remotes, "has_properties_of_its_own", lambda _: self.own_policy)
         for module in (flow_records, group_offsets):
             monkeypatch.setattr(module, "list_groups", self._groups)
         monkeypatch.setattr(flow_records, "committed_offsets", self._committed)
@@ -135,6 +134,8 @@ class Flow:
         source: Any = SimpleNamespace()
         store: Any = SimpleNamespace(states=self._states, snapshot=self._snapshot)
         snapshot = self._snapshot_of(topics)
+        if self.unread == "before":
+            snapshot = self._with_unread(snapshot)
         settings: Any = SimpleNamespace(refresh_interval=1.0)
         return SyncContext(
             destination=TARGET,
@@ -425,16 +426,71 @@ def test_a_topic_of_any_name_may_be_added_meanwhile(
     assert flow.checkpoints() == {TopicPartition("a.v", 0): (4, 4)}
 
 
+UNREAD = pytest.mark.parametrize("since", ["before", "meanwhile"])
+
+
+@UNREAD
 def test_a_topic_that_cannot_be_read_may_share_a_partition(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, since: str
 ) -> None:
     """Goal: a group is not raised over the records of one that a later version has added."""
     flow = shared_flow(monkeypatch)
     flow.committed = {T: Committed(10), U: Committed(10)}
-    flow.unread = True
+    flow.unread = since
     assert (flow.check(), flow.checkpoints()) == ({}, {})
-    flow.unread = False
+    flow.unread = ""
     assert flow.check() == {ALL: 20}
+
+
+def flow_of_one(monkeypatch: pytest.MonkeyPatch) -> Flow:
+    """A flow whose topic t alone is known to be copied to `all`, at 0-9; the log ends at 20."""
+    flow = Flow(monkeypatch, {"t": "all"})
+    flow.maps, flow.settled, flow.ends = {T: runs((0, 0, 10))}, frozenset({T}), {T: 20}
+    return flow
+
+
+@UNREAD
+def test_a_topic_that_cannot_be_read_may_share_a_partition_of_one_topic(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, since: str
+) -> None:
+    """Goal: where one topic alone can be read, its place is not the group's; the log says why."""
+    caplog.set_level("INFO")
+    flow = flow_of_one(monkeypatch)
+    flow.committed = {T: Committed(4)}
+    assert (flow.check(), flow.refresh()) == ({ALL: 4}, {ALL: (4, 4)})
+    flow.unread = since
+    flow.committed = {T: Committed(9)}
+    for _ in range(2):
+        assert (flow.check(), flow.refresh()) == ({}, {ALL: (4, 4)}), "neither is raised"
+    text = "readers in all-0: topics of the flow that cannot be read may be copied there, too: w"
+    assert caplog.text.count(text) == 1
+    flow.unread = ""
+    assert (flow.check(), flow.refresh()) == ({ALL: 9}, {ALL: (9, 9)})
+
+
+@pytest.mark.parametrize("make", [flow_of_one, shared_flow])
+def test_a_group_is_rewound_while_a_topic_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[pytest.MonkeyPatch], Flow]
+) -> None:
+    """Goal: it does not skip what it is to read again, and what is copied does not expire."""
+    flow = make(monkeypatch)
+    flow.committed = {T: Committed(9), U: Committed(10)}
+    assert (flow.check(), flow.refresh()) == ({ALL: 9}, {ALL: (9, 9)})
+    flow.unread = "before"
+    flow.committed[T] = Committed(2)
+    assert (flow.check(), flow.refresh()) == ({ALL: 2}, {ALL: (2, 2)})
+    flow.committed[T] = Committed(5)
+    assert (flow.check(), flow.refresh()) == ({}, {ALL: (2, 2)})
+    flow.repeat_s = 20.0
+    assert flow.check() == {ALL: 2}, "as it is, before the brokers expire it"
+
+
+def test_no_topic_shares_a_partition_by_a_policy_of_kafkas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: there, a topic that cannot be read concerns no other one."""
+    flow = flow_of_one(monkeypatch)
+    flow.own_policy, flow.unread = False, "before"
+    flow.committed = {T: Committed(9)}
+    assert (flow.check(), flow.checkpoints()) == ({ALL: 9}, {ALL: (9, 9)})
 
 
 @pytest.mark.parametrize("copy", [None, Committed(25, "", 3)])

@@ -26,8 +26,9 @@ from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import REFRESH, check_settings
 from twinlog.mirror.states import State
 from twinlog.mirror.topic_configs import ConfigOrigin, SourceConfig
-from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted
-from twinlog.store.snapshot import SettingsReplaced, Snapshot, require_settings
+from twinlog.store import shared_remotes
+from twinlog.store.config_records import ConfigRecord, Mirror, MirrorTopic, Wanted, encode
+from twinlog.store.snapshot import SettingsReplaced, Snapshot, StoredRecord, require_settings
 from twinlog.store.status_records import PartitionStatus, Status
 from twinlog.sync import configs, flow_begins, flow_topics, recreated_sources, topic_identity
 from twinlog.sync.base import run_sync
@@ -700,16 +701,8 @@ def test_the_copy_of_a_recreated_topic_keeps_its_configurations(
     assert altered == (["a.t1"] if recreated == "neither" else [])
 
 
-@pytest.mark.parametrize("removed", [{}, {"not_selected": True}, {"source_deleted": True}])
-def test_a_remote_topic_keeps_the_records_of_a_removed_topic(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: dict[str, Any]
-) -> None:
-    """Goal: the shorter retention of the topic that remains does not delete those of the other."""
-    flow = Flow(monkeypatch)
-    first = MirrorTopic(
-        mirror="m", topic="t1", topic_id=UUID(int=1), partitions=1, destination_topic="all"
-    )
-    second = replace(first, topic="t2", topic_id=UUID(int=2))
+def altered_copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The remote topics that are changed: all have a longer retention than the source's topics."""
     altered: list[str] = []
 
     async def nothing(*_: object) -> None: ...
@@ -738,6 +731,20 @@ def test_a_remote_topic_keeps_the_records_of_a_removed_topic(
     monkeypatch.setattr(flow_topics, "known_configs", known_configs)
     monkeypatch.setattr(flow_topics, "change_configs", change_configs)
     monkeypatch.setattr(flow_topics, "recreated_topics", recreated_topics)
+    return altered
+
+
+@pytest.mark.parametrize("removed", [{}, {"not_selected": True}, {"source_deleted": True}])
+def test_a_remote_topic_keeps_the_records_of_a_removed_topic(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: dict[str, Any]
+) -> None:
+    """Goal: the shorter retention of the topic that remains does not delete those of the other."""
+    flow = Flow(monkeypatch)
+    first = MirrorTopic(
+        mirror="m", topic="t1", topic_id=UUID(int=1), partitions=1, destination_topic="all"
+    )
+    second = replace(first, topic="t2", topic_id=UUID(int=2))
+    altered = altered_copies(monkeypatch)
     sync = FlowConfigs()
 
     def altered_with(*topics: MirrorTopic) -> list[str]:
@@ -762,6 +769,43 @@ def test_a_remote_topic_keeps_the_records_of_a_removed_topic(
     assert caplog.text.count(text) == 1
     alone = replace(first, destination_topic="t2")
     assert altered_with(alone, gone) == ["t2"], "the removed topic has this name on the source only"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_remote_topic_may_have_records_of_a_topic_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, shared: bool
+) -> None:
+    """Goal: the shorter retention of those that can be read does not delete those of the other.
+
+    By a policy of Kafka's it has a remote topic of its own.
+    """
+    flow = Flow(monkeypatch)
+    altered = altered_copies(monkeypatch)
+    topic = MirrorTopic(
+        mirror="m", topic="t1", topic_id=UUID(int=1), partitions=1, destination_topic="all"
+    )
+    topics = [topic, replace(topic, topic="t2", topic_id=UUID(int=2))] if shared else [topic]
+    readable = snapshot_of(flow.mirror, *topics)
+    key, _ = encode(replace(topic, topic="t3", topic_id=UUID(int=3)))
+    unread = readable.after([StoredRecord(0, 99, key, b"of a later version")])
+    own_policy = True
+    monkeypatch.setattr(shared_remotes, "has_properties_of_its_own", lambda _: own_policy)
+    sync = FlowConfigs()
+
+    def altered_by(snapshot: Snapshot) -> list[str]:
+        context = sync_context("source", "destination", None, snapshot=snapshot, topics=topics)
+        altered.clear()
+        assert asyncio.run(run_sync(sync, context)) == 0
+        return altered
+
+    text = "topics of the flow that cannot be read may be copied to the same remote topics: t3"
+    for times in (1, 2):
+        for _ in range(2):
+            assert altered_by(unread) == []
+        assert caplog.text.count(f"{text}; configurations of all are left as they are") == times
+        assert altered_by(readable) == ["all"]
+    own_policy = False
+    assert altered_by(unread) == ([] if shared else ["all"])
 
 
 def test_what_never_happens_does_not_set_the_pace() -> None:

@@ -38,6 +38,8 @@ Where the mirror has gone on without lost copies, where its map begins and ends 
 what was committed before may be behind what is copied since.
 
 Offsets of a topic that was recreated are about other records than its map, so they are not known.
+Nor is a place known in any partition while the mirror has a topic that cannot be read: it may be
+one more feeder.
 
 A feeder that is added later is no exception. Its records land behind the end of the log, so behind
 all offsets that were committed before. From its first record on the group needs an offset in it.
@@ -135,6 +137,8 @@ class JoinedPartition:
     end: int | None = None
     """The remote log end, read before all maps; None: it cannot be read, or the feeders have
     changed meanwhile, or were copied to different topics of this name."""
+    unread: frozenset[str] = frozenset()
+    """Topics of the mirror that cannot be read: each may be copied there, too."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -152,6 +156,14 @@ class JoinedPartition:
         copied = max((feeder.reach for feeder in self.feeders.values()), default=0)
         return min(copied, self.end or 0)
 
+    @property
+    def _unread_text(self) -> str:
+        """Why no place is known while topics cannot be read; empty: all can."""
+        if not self.unread:
+            return ""
+        names = few(sorted(self.unread))
+        return f"topics of the flow that cannot be read may be copied there, too: {names}"
+
     def place(
         self, committed: Mapping[TopicPartition, int], recreated: Collection[str] = ()
     ) -> SharedPlace:
@@ -163,7 +175,7 @@ class JoinedPartition:
         """
         if self.end is None:
             text = f"the log of {self.remote} cannot be read, or its source partitions have changed"
-            return SharedPlace(None, None, text)
+            return SharedPlace(None, None, self._unread_text or text)
         places: list[tuple[int, TopicPartition]] = []
         floors: list[tuple[int, TopicPartition]] = []
         others: list[TopicPartition] = []
@@ -188,6 +200,7 @@ class JoinedPartition:
         texts = [f"{few(others)} was recreated or deleted on the source"] if others else []
         texts += [f"it has no offset of {few(missing)}"] if missing else []
         texts += [f"its offset of {few(unknown)} is not translated"] if unknown else []
+        texts += [self._unread_text] if self.unread else []
         known = floors if texts else places
         if not known:
             return SharedPlace(None, None, "; ".join(texts))

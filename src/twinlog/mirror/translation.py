@@ -10,7 +10,7 @@ source. What concerns groups counts there in the destination's own offsets (`joi
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -90,8 +90,8 @@ class Translation:
     shared: Mapping[TopicPartition, JoinedPartition] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """The destination's partitions that several source partitions are copied to, by the first of
-    these (`with_shared`)."""
+    """The destination's partitions that several source partitions are copied to, or may be, by the
+    first of these (`with_shared`)."""
     keys: Mapping[TopicPartition, TopicPartition] = field(
         default_factory=lambda: MappingProxyType({})
     )
@@ -103,14 +103,19 @@ class Translation:
         names: Mapping[TopicPartition, TopicPartition],
         not_begun: Container[TopicPartition],
         known_before: Container[str] = (),
+        *,
+        unread: Collection[str] = (),
     ) -> "Translation":
         """The same, with the partitions of the destination that several of the source share.
+
+        While some topics cannot be read, that is each of them.
 
         Args:
             ends: the destination's log ends, read before the maps.
             names: the destination's partition of each of the source's, read after the maps.
             not_begun: partitions of the source of which nothing was sent, if they have no map.
             known_before: topics of the source of which former ones may have been copied.
+            unread: topics of the source that may be copied anywhere, as they cannot be read.
         """
         sources, later = _by_name(self.names), _by_name(names)
         both = _by_name({**self.names, **names})
@@ -119,9 +124,10 @@ class Translation:
                 remote=remote,
                 feeders={one: self._feeder(one, not_begun, known_before) for one in partitions},
                 end=ends.get(remote) if sources.get(remote) == later.get(remote) else None,
+                unread=frozenset(unread),
             )
             for remote, partitions in both.items()
-            if len(partitions) > 1
+            if len(partitions) > 1 or unread
         }
         keys = {partition: key for key, one in shared.items() for partition in one.feeders}
         return replace(self, shared=shared, keys=keys)

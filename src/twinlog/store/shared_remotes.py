@@ -20,9 +20,10 @@ from uuid import UUID
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.errors import UserError
 from twinlog.mirror.flow import flow_of, has_any_transform, settings_texts
+from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import FLOW_KINDS, TRANSACTIONAL
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
-from twinlog.store.snapshot import Snapshot
+from twinlog.store.snapshot import Snapshot, shared_topics
 
 NO_IDS: Final[Mapping[str, UUID]] = MappingProxyType({})
 
@@ -48,6 +49,18 @@ def shared_remotes(topics: Collection[MirrorTopic], names: Mapping[str, str]) ->
         for name, remote in names.items()
         if taken.setdefault(remote, name) != name
     ]
+
+
+def may_share(topics: Collection[MirrorTopic], properties: Mapping[str, str]) -> bool:
+    """Whether several topics of a flow have one remote topic, or may have.
+
+    Kafka's own policies give no two topics one name; those that are stored with one count.
+
+    Args:
+        topics: all topics of the flow that can be read.
+        properties: of its mirror.
+    """
+    return bool(shared_topics(topics)) or has_properties_of_its_own(settings_texts(properties))
 
 
 def check_positions(kind: str, topics: Collection[MirrorTopic], names: Mapping[str, str]) -> None:

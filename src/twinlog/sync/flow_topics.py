@@ -44,7 +44,7 @@ from twinlog.mirror.topic_configs import (
     unsettled,
 )
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
-from twinlog.store.shared_remotes import copied_twice, other_copies
+from twinlog.store.shared_remotes import copied_twice, may_share, other_copies
 from twinlog.store.snapshot import SettingsReplaced, require_settings, shared_topics
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
@@ -63,6 +63,7 @@ RECREATED: Final = "SourceTopicRecreated"
 """Counts topics of the source that were recreated, and that a flow goes on with (`Host.failed`)."""
 _SELECTION: Final = "selection"
 _COPIES: Final = "copies"
+_UNREAD: Final = "unread"
 _TO_REMOVE: Final = (
     "a start of twinlog mirror-maker, or twinlog flows create --replace, removes them"
 )
@@ -499,9 +500,15 @@ class FlowConfigs(Sync[RemoteConfigs]):
         """The changes by remote topic; of one that several topics share, those of all of them.
 
         A removed topic agrees to none: its records are still there, and what its source topic had,
-        a longer `retention.ms` for example, is not known any more.
+        a longer `retention.ms` for example, is not known any more. Nor is it known what a topic
+        needs that cannot be read, and it may be copied to any of them.
         """
         copied = context.snapshot.topics_of(context.name)
+        unread = context.snapshot.unread_topics(context.name)
+        if unread and may_share(copied, context.mirror.source):
+            self._tell_unread(context.name, unread, changes)
+            return {}
+        self._texts.last.pop((context.name, _UNREAD), None)
         removed = {topic.topic for topic in copied if topic.wanted is Wanted.STOPPED}
         shared = shared_topics(copied)
         agreed: dict[str, ConfigChanges] = {}
@@ -525,6 +532,23 @@ class FlowConfigs(Sync[RemoteConfigs]):
                 )
                 self._texts.tell(context.name, f"{remote} is shared", text)
         return agreed
+
+    def _tell_unread(
+        self, flow: str, unread: Collection[str], changes: Mapping[str, Sequence[ConfigChanges]]
+    ) -> None:
+        """Log once which remote topics do not follow, as a topic that cannot be read may share it.
+
+        Args:
+            flow: its name.
+            unread: the topics that cannot be read.
+            changes: what differs, by remote topic.
+        """
+        if left := sorted(remote for remote, several in changes.items() if any(several)):
+            text = (
+                "topics of the flow that cannot be read may be copied to the same remote topics: "
+                f"{few(sorted(unread))}; configurations of {few(left)} are left as they are"
+            )
+            self._texts.tell(flow, _UNREAD, text)
 
     async def apply(self, context: SyncContext, difference: RemoteConfigs) -> int:
         """Change the remote topics; return how many could not be compared or changed.

@@ -10,6 +10,10 @@ follows from them true all the same (mirror/shared_partitions.py):
     3  the mirror's topics again: one that was not added yet has had no record at 2 either
     4  the states of partitions, if one of those that share has no map
 
+While a topic of the mirror cannot be read (a record of a later version), it may be copied to any of
+the remote topics, also by another name than this version would give it. So each remote partition
+counts as a shared one then, in which no group is raised.
+
 A mirror of which no topics share one, by a policy that can let none share one (Kafka's own), reads
 the maps only.
 """
@@ -22,14 +26,13 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import Refusal
 from twinlog.kafka.requests.partitions import OffsetSpec, list_offsets
 from twinlog.kafka.types import TopicPartition
-from twinlog.mirror.flow import settings_texts
-from twinlog.mirror.replication_policy import has_properties_of_its_own
 from twinlog.mirror.settings import TRANSLATED
 from twinlog.mirror.translation import Translation
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import States
 from twinlog.store.mirrors import MirrorStore
 from twinlog.store.recorded_maps import remote_names
+from twinlog.store.shared_remotes import may_share
 from twinlog.store.snapshot import Snapshot, shared_topics
 
 
@@ -58,13 +61,12 @@ async def read_translation(
         remotes = {topic.destination_name for topic in topics if topic.topic in selection}
         topics = [topic for topic in topics if topic.destination_name in remotes]
     kind, shared = kind_named(kind_name), shared_topics(topics)
-    may_share = bool(shared) or has_properties_of_its_own(settings_texts(properties))
-    if kind_name != TRANSLATED or not may_share:
+    if kind_name != TRANSLATED or not may_share(topics, properties):
         return await kind.translation(destination, topics, properties)
     names = {
         topic.on_destination(name)
         for topic in topics
-        if topic.destination_name in shared
+        if topic.destination_name in shared or snapshot.unread_topics(mirror)
         for name in topic.mirror_partitions
     }
     listed = await list_offsets(destination, names, OffsetSpec.LATEST) if names else {}
@@ -72,8 +74,6 @@ async def read_translation(
     translation = await kind.translation(destination, topics, properties)
     copies = {topic.destination_name for topic in topics}
     later_snapshot = await store.snapshot()
-    if later_snapshot.unread_topics(mirror):
-        ends = {}  # one that cannot be read may share a partition
     former = _recreated_remotes([*topics, *later_snapshot.topics_of(mirror)])
     ends = {name: end for name, end in ends.items() if name.topic not in former}
     later = [
@@ -86,7 +86,8 @@ async def read_translation(
     if any(counts[later_names[partition]] > 1 for partition in unmapped):
         not_begun = _not_begun(later, await store.states())
     known_before = {topic.topic for topic in (*topics, *later) if topic.known_before or topic.whole}
-    return translation.with_shared(ends, later_names, not_begun, known_before)
+    unread = later_snapshot.unread_topics(mirror)
+    return translation.with_shared(ends, later_names, not_begun, known_before, unread=unread)
 
 
 def _not_begun(topics: Collection[MirrorTopic], states: States) -> frozenset[TopicPartition]:

@@ -216,6 +216,13 @@ def test_an_offset_that_is_lacking_for_a_shared_partition_is_named(world: World)
     )
     assert world.live(translation=translation) == ({}, [text])
     assert world.live(translation=translation, include="other") == ({}, [])
+    alone = Translation({A: remote}, {A: offsets})
+    translation = alone.with_shared({remote: 60}, {A: remote}, (), unread={"w"}).joined()
+    text = (
+        "group g: no offset is copied to all-0, which several source partitions may share: topics "
+        "of the flow that cannot be read may be copied there, too: w"
+    )
+    assert world.live(translation=translation) == ({}, [text])
 
 
 def test_a_dead_source_shows_who_had_no_place_in_a_shared_partition(world: World) -> None:

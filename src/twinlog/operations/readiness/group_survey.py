@@ -200,9 +200,10 @@ def not_placed(
         Finding(
             Reason.GROUP_NOT_COPIED,
             f"group {group}: no offset is copied to {translation.name(partition)}, which several "
-            f"source partitions share: {place.lacks}",
+            f"source partitions {verb}: {place.lacks}",
         )
         for partition, place in sorted(unplaced.items())
+        for verb in ["share" if len(translation.shared[partition].feeders) > 1 else "may share"]
     ]
 
 
