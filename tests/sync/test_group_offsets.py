@@ -89,6 +89,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source, self.destination = Cluster(), Cluster()
         self.end = 1000
+        self.start_there = 0
         self.refused: dict[TopicPartition, Refusal] = {}
         self.now = 1_000_000.0
         self.wanted: Collection[str] = {"t"}
@@ -179,7 +180,8 @@ class World:
 
     async def _bounds(self, _: Cluster, partitions: Collection[TopicPartition], _same: Any) -> Any:
         known = [partition for partition in partitions if partition not in self.refused]
-        return Bounds(dict.fromkeys(known, Log(0, self.end)), self.refused)
+        log = Log(0, self.end, start_there=self.start_there)
+        return Bounds(dict.fromkeys(known, log), self.refused)
 
     async def _read(self, cluster: Cluster, _mirror: str) -> Remembered:
         if cluster.log_unread:
@@ -653,8 +655,7 @@ def test_an_offset_that_cannot_be_translated_is_not_recorded_as_deleted(world: W
     world.check()
     world.source.commit("g", 40)
     world.check(translation=Translation(begins={A: 50}))
-    assert world.written["g"].partitions == {A: PartitionMemory(90, 90)}
-    assert world.destination.offset("g") == 90
+    assert world.written["g"].partitions == {A: PartitionMemory(90, 0)}, "it was rewound"
 
 
 def test_an_unlisted_group_with_offsets_is_kept(world: World) -> None:
@@ -928,6 +929,166 @@ def test_offsets_are_set_back_to_a_map_that_begins_anew(
     world.check(translation=anew, after_s=QUIET_S)
     world.check(translation=anew, after_s=QUIET_S)
     assert world.destination.offset("g", REMOTE) == 980
+
+
+WHOLE = flow((100, 0, 9900))
+"""Of the source's offsets 100 to 9999."""
+
+
+def from_7000(*, passed: bool) -> Translation:
+    """The rest of that map.
+
+    Its first parts were dropped (`passed`), or MirrorMaker 2 has copied what is below.
+    """
+    offsets = OffsetRuns(Ends(Offset(7000), Offset(6900)))
+    offsets.append(Run(Offset(7000), Offset(6900), 3000))
+    gone = frozenset({A} if passed else ())
+    return Translation({A: REMOTE}, {A: offsets}, begins={A: 7000}, passed=gone)
+
+
+@pytest.fixture(params=[True, False], ids=["map that was trimmed", "map of a takeover"])
+def short_map(request: pytest.FixtureRequest, world: World) -> Translation:
+    """A map that begins behind the remote log, which begins at 40."""
+    world.end, world.start_there = 10_000, 40
+    return from_7000(passed=request.param)
+
+
+def test_a_group_that_is_rewound_below_the_map_goes_to_the_start_of_the_log(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: it skips none of the copies that it is to read again, wherever these are."""
+    world.source.commit("g", 10_000)
+    world.check(translation=WHOLE)
+    world.source.commit("g", 5000)
+    world.new_node()
+    for _ in range(2):
+        world.check(translation=short_map)
+    assert world.destination.commits == [{REMOTE: Committed(9900)}, {REMOTE: Committed(40)}]
+    world.source.commit("g", 6000)
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 40
+    world.source.commit("g", 8000)
+    world.check(translation=short_map)
+    world.source.commit("g", 6999)
+    world.check(translation=short_map)
+    places = [9900, 40, 7900, 40]
+    assert world.destination.commits == [{REMOTE: Committed(at)} for at in places]
+
+
+def test_an_offset_that_is_not_translated_is_not_in_front_of_the_log(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: a consumer that moves there begins at the first copy that is left.
+
+    In front of it, `auto.offset.reset=latest` would skip all.
+    """
+    world.source.commit("g", 6000)
+    world.check(translation=WHOLE)
+    for start, place in [(40, 5900), (5901, 5901), (6000, 6000)]:
+        world.start_there = start
+        world.check(translation=short_map)
+        assert world.destination.offset("g", REMOTE) == place
+
+
+def test_a_group_below_the_map_that_was_not_rewound_keeps_its_offset(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: it reads nothing again that it has read, and skips nothing."""
+    world.source.commit("g", 6000)
+    world.check(translation=WHOLE)
+    for offset in (6000, 6500, 6200):
+        world.source.commit("g", offset)
+        world.new_node()
+        world.check(translation=short_map)
+    assert world.destination.commits == [{REMOTE: Committed(5900)}]
+    world.source.commit("g", 5999)
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 40
+
+
+def test_a_group_that_begins_anew_below_the_map_goes_to_the_start_of_the_log(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: its offset was deleted on the source, so nothing tells that it was not rewound."""
+    world.source.commit("g", 10_000)
+    world.check(translation=WHOLE)
+    del world.source.groups["g"][A]
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 9900
+    world.source.commit("g", 5000)
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 40
+
+
+def test_only_the_mirrors_own_offset_goes_to_the_start_of_the_log(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: what a group or an operator has committed on the target stays (KIP-545)."""
+    world.source.commit("g", 10_000)
+    world.check(translation=WHOLE)
+    world.source.commit("g", 5000)
+    for offset, epoch in [(9900, 4), (9800, -1)]:
+        world.destination.commit("g", offset, REMOTE, epoch)
+        for _ in range(3):
+            world.check(translation=short_map, after_s=QUIET_S)
+        assert world.destination.offset("g", REMOTE) == offset
+    assert len(world.destination.commits) == 1
+
+
+def test_a_group_with_members_is_not_set_back_to_the_start_of_the_log(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: it has been quiet on the target before."""
+    world.source.commit("g", 10_000)
+    world.check(translation=WHOLE)
+    world.source.commit("g", 5000)
+    world.destination.members.add("g")
+    world.check(translation=short_map)
+    world.destination.members.clear()
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 9900
+    world.check(translation=short_map, after_s=QUIET_S)
+    assert world.destination.offset("g", REMOTE) == 40
+
+
+@pytest.mark.parametrize("field", ["lost", "unknown"])
+def test_a_rewound_group_stays_where_the_map_says_nothing(
+    world: World, short_map: Translation, field: str
+) -> None:
+    """Goal: a map that is lost, or cannot be read now, is no evidence; the next one is."""
+    world.source.commit("g", 10_000)
+    world.check(translation=WHOLE)
+    world.source.commit("g", 5000)
+    world.check(translation=replace(short_map, **{field: frozenset({A})}))  # type: ignore[arg-type]
+    assert world.destination.offset("g", REMOTE) == 9900
+    world.check(translation=short_map)
+    assert world.destination.offset("g", REMOTE) == 40
+
+
+def test_an_offset_that_is_not_translated_does_not_expire(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: it is committed again while the source has one, and only if it is the mirror's own."""
+    world.source.commit("g", 6000)
+    world.check(translation=WHOLE)
+    for _ in range(2):
+        world.check(translation=short_map, after_s=DEFAULT_REPEAT_S)
+        world.check(translation=short_map)
+    assert world.destination.commits == [{REMOTE: Committed(5900)}] * 3
+    world.destination.commit("g", 5900, REMOTE)  # by the group
+    world.check(translation=short_map, after_s=DEFAULT_REPEAT_S)
+    assert len(world.destination.commits) == 3
+
+
+def test_an_offset_that_the_source_has_no_more_may_expire_below_the_map(
+    world: World, short_map: Translation
+) -> None:
+    """Goal: it expires as that of other groups does."""
+    world.source.commit("g", 6000)
+    world.check(translation=WHOLE)
+    del world.source.groups["g"][A]
+    world.check(translation=short_map, after_s=2 * DEFAULT_REPEAT_S)
+    assert len(world.destination.commits) == 1
 
 
 def test_a_flows_record_of_a_former_version_proves_nothing(world: World) -> None:

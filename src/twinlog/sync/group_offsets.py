@@ -64,7 +64,7 @@ from twinlog.sync.group_readings import (
 )
 from twinlog.sync.group_rules import (
     at_floors,
-    at_map_start,
+    at_starts,
     due_offsets,
     in_destination_offsets,
     in_source_offsets,
@@ -322,7 +322,7 @@ class GroupSync(Sync[GroupDifference]):
         """What is due of one group with these offsets on the destination and the source."""
         check, memory, now_ms = difference.check, difference.memory, difference.now_ms
         logs, busy = difference.bounds.logs, group.name in difference.busy
-        on_destination, committed, untranslated, unplaced, _ = difference.offsets[group]
+        on_destination, committed, untranslated, unplaced, raw = difference.offsets[group]
         entry, translation = memory.groups.get(group.name), check.translation
         source, kept = _of(logs, committed), logs.keys() & unplaced.keys()
         if not source and not kept and entry is None:
@@ -349,15 +349,15 @@ class GroupSync(Sync[GroupDifference]):
         due = due_offsets(source, copies, logs, own)
         repeats: dict[TopicPartition, Committed] = {}
         if group.kind != SHARE and now_ms - current.copied_ms >= difference.repeat_s * 1000:
-            # An offset that cannot be raised, as a place is missing, is not to expire either.
-            copied = destination | _of(kept, on_destination)
+            # An offset that does not follow, as a place is not known, is not to expire either.
+            copied = destination | _of(logs.keys() & untranslated, on_destination)
             repeats = _of(memory.own(group.name, copied, translation), copied)
         offsets = dict(repeats)
         offsets |= in_destination_offsets(due, destination, logs, own, translation)
-        lowered = at_map_start(on_destination, untranslated, logs, entry, translation)
-        lowered |= at_floors(on_destination, unplaced, logs, entry, translation)
-        destination |= _of(lowered.keys() | repeats.keys(), on_destination)
-        return DueOffsets(offsets | lowered, destination, repeats)
+        moved = at_starts(on_destination, _of(untranslated, raw), logs, entry, translation)
+        moved |= at_floors(on_destination, unplaced, logs, entry, translation)
+        destination |= _of(moved.keys() | repeats.keys(), on_destination)
+        return DueOffsets(offsets | moved, destination, repeats)
 
     async def _announce(
         self, check: GroupCheck, memory: KnownGroups, due: Mapping[Group, DueOffsets]

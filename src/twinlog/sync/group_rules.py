@@ -40,6 +40,9 @@ beginning of what is copied, too, and by its log start in its own offsets: behin
 log may begin with records of other producers or markers, and a consumer in front of it would begin
 by `auto.offset.reset`. The leader epoch is -1.
 
+An offset below a flow's map has no known place, so it is not copied. The mirror's own offset, which
+was committed before, stays and is kept from expiring, unless it may be too high (`at_starts`).
+
 **Races.** Kafka has no conditional commit. A commit of a client that is no member is refused while
 the group has members (25 UNKNOWN_MEMBER_ID), so a group that becomes active after the check is not
 disturbed. One that becomes active, commits and leaves between the last read of its offsets and the
@@ -327,38 +330,57 @@ def in_source_offsets(
     return {**committed, **translated}
 
 
-def at_map_start(
+def at_starts(
     destination: Mapping[TopicPartition, Committed],
-    untranslated: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, Committed],
     logs: Mapping[TopicPartition, Log],
     memory: GroupMemory | None,
     translation: Translation,
 ) -> dict[TopicPartition, Committed]:
-    """Where own offsets are set back to that are behind the start of a map which begins anew.
+    """What own offsets become of which the source's is below the map, if they cannot stay.
 
-    The destination has lost copies, and no place is known of what is left. An offset that was
-    committed before may be behind what is copied since, and the group would skip that. One in front
-    of the map's start stays, as do those of groups that the flow has never moved.
+    Where the source's is, the map does not say. What was committed before may be too high:
+
+        the group was rewound                it is set back to the start of the log
+        lost copies were gone on without     it is set back to the start of the map, if it is behind
+                                             that: what follows there was not read
+
+    Otherwise it stays where it was when it was translated last: the group has gone on since then,
+    or stands there. No offset stays in front of the log: a consumer would begin by
+    `auto.offset.reset`, and `latest` skips all that is left.
 
     Args:
         destination: what the group has committed there (`destination_offsets`).
-        untranslated: partitions whose offset on the source is not translated.
+        committed: what it has committed on the source, as it is there, of partitions that are not
+            translated.
         logs: the partitions whose offsets follow, with their logs on the destination.
         memory: what is remembered of the group.
         translation: where the partitions and offsets are on the destination.
     """
-    known = {
-        partition: destination[partition]
-        for partition in translation.passed & set(untranslated) & destination.keys() & logs.keys()
-        if partition not in translation.lost
-    }
-    starts = {
-        partition: max(place, logs[partition].start_there)
-        for partition in own_offsets(known, memory, translation)
-        if partition in translation.begins
-        for place in [translation.offsets(partition).to_destination(translation.begins[partition])]
-    }
-    return {p: Committed(at) for p, at in starts.items() if known[p].offset > at}
+    below = committed.keys() & translation.begins.keys() - translation.lost - translation.unknown
+    known = {p: destination[p] for p in below & destination.keys() & logs.keys()}
+    memories = partition_memories(memory, translation, known)
+    starts: dict[TopicPartition, Committed] = {}
+    for partition in own_offsets(known, memory, translation):
+        at, log_start = known[partition].offset, logs[partition].start_there
+        limit = at
+        if _may_be_rewound(committed[partition], memories[partition]):
+            limit = log_start
+        elif partition in translation.passed:
+            begin = translation.begins[partition]
+            limit = translation.offsets(partition).to_destination(begin)
+        if (place := max(min(at, limit), log_start)) != at:
+            starts[partition] = Committed(place)
+    return starts
+
+
+def _may_be_rewound(committed: Committed, entry: PartitionMemory) -> bool:
+    """Whether the source's offset is lower than when it was translated last, as far as is known.
+
+    What is remembered stays the same while the offset is not translated. Nothing is remembered if
+    the source had none in between: the group may begin anew.
+    """
+    return entry.source == NO_OFFSET or committed.offset < entry.source
 
 
 def at_floors(
