@@ -319,10 +319,13 @@ def test_an_offset_sync_goes_before_the_offset_of_another_connector(played: Play
     """Goal: one that copies elsewhere does not decide where MirrorMaker 2 has stopped."""
     played.fill(100, 60)
     played.record(90, connector="x")
-    with pytest.raises(UserError, match=r"is no copy of a record of .* from offset 90 on"):
+    with pytest.raises(UserError, match=r"is no copy of a record of .* from offset 90 on") as why:
         played.begin()
+    assert "twinlog.takeover=recorded begins at 0 all the same" in why.value.hint
+    assert played.begin("recorded") == (0, None, (0, 100))
     played.sync(20, 20)
     assert played.begin() == (60, 20, None)
+    assert played.begin("recorded") == (21, 20, (21, 100))
 
 
 def test_an_offset_sync_that_is_not_true_is_not_used(played: Played) -> None:

@@ -17,7 +17,7 @@ from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Retriable, TwinlogError, UserError
 from twinlog.kafka.log_reader import ClusterLogs
-from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs
 from twinlog.lifecycle.taken_over import TakenOver
@@ -69,6 +69,8 @@ class Answers:
         self.running: UserError | None = None
         self.ends: dict[int, int] = {}
         self.source = LogBounds(0, 5, 100, 100)
+        self.synced: Offset | None = None
+        self.routes = False
 
         self.until_stopped: dict[TopicPartition, int] = {}
         read: dict[object, Sequence[Recorded]] = {}
@@ -89,8 +91,11 @@ class Answers:
         ) -> tuple[Mapping[TopicPartition, LogBounds], bool]:
             return dict.fromkeys(partitions, self.source), False
 
-        async def syncs(_: object) -> Mapping[object, object]:
-            return {}
+        async def synced(*_: object) -> Offset | None:
+            return self.synced
+
+        async def log_ends(_: object, before: Mapping[TopicPartition, int]) -> object:
+            return before  # nothing is written meanwhile
 
         async def ends(_: object, source: Topic, remote: Topic | None) -> RemoteEnds:
             partitions = {TopicPartition(source.name, index) for index in source.partitions}
@@ -104,17 +109,18 @@ class Answers:
             return RemoteEnds(remote.name, filled, shown - filled.keys(), bounds, log_ends)
 
         monkeypatch.setattr(FlowTakeover, "_source_bounds", source_bounds)
+        monkeypatch.setattr(FlowTakeover, "_synced", synced)
         monkeypatch.setattr(WorkerRecords, "_read_recorded", recorded)
-        monkeypatch.setattr(WorkerRecords, "offset_syncs", syncs)
         monkeypatch.setattr(WorkerRecords, "require_stopped", stopped)
         monkeypatch.setattr(RemoteLogs, "ends", ends)
+        monkeypatch.setattr(RemoteLogs, "log_ends", log_ends)
 
     def takeover(self, mode: str, settings: Mapping[str, str]) -> FlowTakeover:
         values = {"enabled": "true", "twinlog.takeover": mode, **settings}
         properties = flow_properties(values, "a", "b")
         cluster = cast("KafkaCluster", None)
         flow, worker = flow_of(properties), connect_worker_of(properties)
-        return FlowTakeover(cluster, cluster, flow, worker, routes=False, splits=False)
+        return FlowTakeover(cluster, cluster, flow, worker, routes=self.routes, splits=False)
 
     def begins(
         self, mode: str, partitions: int = 1, *, remote: bool = True, **settings: str
@@ -290,6 +296,32 @@ def test_an_offset_of_another_connector_is_not_believed(
     [begun] = answers.begins("recorded", **settings)
     assert begun.begin == 5
     assert str(begun).endswith("a.t-0 is empty, and only other connectors have recorded it")
+
+
+@pytest.mark.parametrize("settings", [LATEST, {}])
+@pytest.mark.parametrize(("end", "routes"), [(20, False), (20, True), (0, True)])
+def test_an_offset_of_another_connector_is_not_believed_where_copies_are(
+    answers: Answers, settings: Mapping[str, Any], end: int, routes: bool
+) -> None:
+    """Goal: nothing is left out that MirrorMaker 2, killed before it recorded, has not copied.
+
+    Nor where its transforms have routed the copies to another topic.
+    """
+    answers.ends, answers.routes = {0: end}, routes
+    answers.recorded = {ONE: 40}
+    answers.connector = "A->C"
+    [begun] = answers.begins("recorded", **settings)
+    assert (begun.begin, begun.warns, begun.is_usual) == (5, True, False)
+    assert str(begun) == (
+        "t-0: begins at offset 5, MirrorMaker 2 has recorded nothing; up to 95 records, [5, 100), "
+        "may be copied twice: only other connectors have recorded an offset (40); if one of them "
+        "is MirrorMaker 2's, set twinlog.takeover.connector"
+    )
+    answers.recorded = {ONE: 100}  # not in the source: of whatever the other one copies
+    assert answers.begins("recorded", **settings)[0].begin == 5
+    answers.synced = Offset(9)
+    [begun] = answers.begins("recorded", **settings)
+    assert (begun.begin, begun.recorded, begun.reason) == (10, 9, "nothing was compared")
 
 
 @pytest.mark.parametrize("settings", [LATEST, {}])

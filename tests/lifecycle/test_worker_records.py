@@ -117,3 +117,20 @@ def test_a_flow_begins_at_the_lowest_offset_of_the_topic_that_counts(takeover: T
     assert takeover.copied() == {ORDERS: 12}
     takeover.recorded[OWN] = {CONNECTOR: 30}
     assert takeover.copied() == {ORDERS: 30}
+
+
+def test_a_topic_in_which_only_other_connectors_have_recorded_hides_no_offset(
+    takeover: Takeover,
+) -> None:
+    """Goal: Connect looks for each connector's own key, first in its own topic of offsets.
+
+    An offset that another connector has there would leave out what is between.
+    """
+    takeover.recorded = {USUAL: {CONNECTOR: 41, "former": 12}, OWN: {"x": 9000}}
+    assert takeover.copied() == {ORDERS: 12}
+    assert not takeover.only_by_others()
+    takeover.recorded = {USUAL: {"x": 41}, OWN: {"y": 9000}}
+    assert takeover.copied() == {ORDERS: 9000}
+    assert takeover.only_by_others()
+    takeover.recorded = {USUAL: {"x": 41}, OWN: {CONNECTOR: 30}}
+    assert takeover.copied() == {ORDERS: 30}

@@ -20,6 +20,10 @@ What is recorded may be of a former topic of the same name, and a flow that beli
 records. So the last record of the remote topic has to be a copy of a record from the recorded
 offset on; otherwise the topic is refused, and `recorded` is the operator's word for the offset.
 
+An offset that only other connectors have recorded may be of copies in another topic, and further
+than those in the remote topic. An offset sync goes before it. Where there is none, `recorded` goes
+by nothing, and the flow begins at the source's beginning.
+
 The comparison (mirror/copied_tail.py) needs a source that has kept all records from the recorded
 one on: it is not made for compacted topics. Where it proves no more than that, the flow begins
 behind the recorded offset. No record is missed, and what may be copied twice is named
@@ -32,7 +36,7 @@ grows, show that it is not.
 import logging
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from twinlog.kafka.client.cluster import KafkaCluster
@@ -43,8 +47,15 @@ from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.log_records import record_at, records_in
-from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs, known_bounds
-from twinlog.lifecycle.taken_over import TakenOver, begun_behind, begun_whole
+from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs, known_bounds, require_shown
+from twinlog.lifecycle.taken_over import (
+    TakenOver,
+    begins_anew,
+    begun_behind,
+    begun_whole,
+    doubtful,
+    not_believed,
+)
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
@@ -71,6 +82,8 @@ class _Subject:
     remote: TopicPartition
     source_bounds: LogBounds
     remote_bounds: LogBounds
+    by_others: bool = False
+    """Whether other connectors alone have recorded an offset, which `recorded` does not believe."""
 
 
 class _LastCopy(NamedTuple):
@@ -193,7 +206,7 @@ class FlowTakeover:
         recorded = await self._recorded(topic, ends)
         self._refuse(topic, ends, recorded)
         if ends.filled or self._asks_empty or self._settings.twinlog_takeover == "recorded":
-            _require_shown(topic, ends, recorded)
+            require_shown(topic, ends, recorded)
         begins = await self._begins_empty(topic, ends, recorded)
         if takes_over and ends.filled:
             begins += await self._begins_filled(topic, ends)
@@ -258,7 +271,7 @@ class FlowTakeover:
                 raise
             log.info("whether MirrorMaker 2 has copied %s is not known: %s", topic.name, error)
             return False
-        if mode == "recorded":  # also of a partition that is not shown (`_require_shown`)
+        if mode == "recorded":  # also of a partition that is not shown (`require_shown`)
             return any(one.topic == topic.name for one in recorded)
         return not ends.empty.isdisjoint(recorded)
 
@@ -371,14 +384,21 @@ class FlowTakeover:
         return OffsetRange(Offset(bounds.start), Offset(end))
 
     async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
+        believes = self._settings.twinlog_takeover == "recorded"
         copied = (await self._left.require_copied()).get(place.source)
         recorded = None if copied is None else Offset(copied)
-        by_others = await self._left.only_by_others(place.source)
-        if by_others:
+        others = recorded if await self._left.only_by_others(place.source) else None
+        if others is not None:
             log.warning("of %s, only other connectors have recorded an offset", place.source)
-        if recorded is None or by_others:
+        if recorded is None or others is not None:
             synced = await self._synced(place)
-            recorded = recorded if synced is None else synced
+            if synced is not None:
+                recorded, others = synced, None
+        if others is not None:
+            # A connector that copies elsewhere may be ahead. A comparison proves that this one has
+            # come as far; without one, what is between would be left out.
+            place = replace(place, by_others=True)
+            recorded = None if believes else recorded
         start, end = self._bounds(place)
         if place.remote_bounds.last_stable < place.remote_bounds.high_watermark:
             raise Retriable(
@@ -392,13 +412,13 @@ class FlowTakeover:
                 f"MirrorMaker 2 has copied {place.source} up to offset {recorded}, and the source "
                 f"ends at {place.source_bounds.high_watermark}: the topic was recreated, or lost "
                 "records",
-                hint=_anew(place.source.topic),
+                hint=begins_anew(place.source.topic),
             )
         begin = start if recorded is None else Offset(recorded + 1)
         needed = Offset(0) if recorded is None else recorded
         rest = OffsetRange(begin, Offset(max(begin, place.source_bounds.high_watermark)))
-        if self._settings.twinlog_takeover == "recorded":
-            why = "nothing was compared"
+        if believes:
+            why = "nothing was compared" if others is None else not_believed(others)
         elif compacted:
             why = "records of a compacted topic cannot be compared"
         elif self._splits:
@@ -407,10 +427,10 @@ class FlowTakeover:
             why = f"the source has deleted its records below {start}, which the comparison needs"
         else:
             return await self._compared(place, recorded, OffsetRange(needed, end), rest)
-        if recorded is not None and self._settings.twinlog_takeover != "recorded":
+        if recorded is not None and not believes:
             kept = OffsetRange(Offset(max(start, needed)), end)
             await self._last_copy(place, recorded, kept, rest.start)
-        return _doubtful(place, recorded, rest, why)
+        return doubtful(place.source, recorded, rest, why)
 
     async def _last_copy(
         self, place: _Subject, recorded: Offset | None, readable: OffsetRange, begin: Offset
@@ -457,7 +477,7 @@ class FlowTakeover:
     ) -> TakenOver:
         found = await self._last_copy(place, recorded, readable, rest.start)
         if found is None:
-            return _doubtful(place, recorded, rest, "the last copied record was not found")
+            return doubtful(place.source, recorded, rest, "the last copied record was not found")
         upto = Offset(found.copy.offset + 1)
         if not await self._equal(
             place,
@@ -476,7 +496,7 @@ class FlowTakeover:
         # The copy of `begin` may be missing in the remote topic, and later ones not: MirrorMaker 2
         # skips records with `errors.tolerance=all` (KIP-779), and retention deletes old timestamps.
         named = OffsetRange(begin, max(repeated.end, found.end))
-        return _doubtful(place, recorded, named, why)
+        return doubtful(place.source, recorded, named, why)
 
     async def _repeated(self, place: _Subject, begin: Offset, end: Offset) -> OffsetRange | None:
         """The source's records from `begin` on that the remote topic has; None: too many to say.
@@ -555,46 +575,11 @@ class FlowTakeover:
         return equal == count
 
 
-def _require_shown(topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]) -> None:
-    """Check that both clusters show all partitions that MirrorMaker 2 has copied.
-
-    A broker that is cut off from the controllers shows the former partitions of a topic that has
-    grown. Those that it leaves out would be added later, and begin as if nobody had copied them.
-
-    Raises:
-        Retriable: one of them is not shown.
-    """
-    for partition in sorted(recorded.keys() - ends.filled.keys() - ends.empty):
-        if partition.topic != topic.name:
-            continue
-        side = "target" if partition.partition in topic.partitions else "source"
-        raise Retriable(
-            f"MirrorMaker 2 has copied {partition} up to offset {recorded[partition]}, and the "
-            f"{side} does not show the partition",
-            hint="try again: a broker's answer may be old; if the topic was recreated with fewer "
-            f"partitions, {_anew(topic.name)}",
-        )
-
-
 def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
+    begin = Offset(place.source_bounds.start) if place.by_others else begin
     return UserError(
         f"{what}; nothing proves that offset {recorded}, which MirrorMaker 2 has recorded, is of "
         f"this topic {place.source.topic}",
         hint=f"{other}: {TAKEOVER}=recorded begins at {begin} all the same; or the source topic "
-        f"was recreated: {_anew(place.source.topic)}",
+        f"was recreated: {begins_anew(place.source.topic)}",
     )
-
-
-def _anew(topic: str) -> str:
-    """How one topic is copied from its beginning, and the others of the flow are not."""
-    return (
-        f"exclude {topic} (topics.exclude) and take over the others; then select it again with "
-        f"{TAKEOVER}=ignore, which copies all that the source has of it now"
-    )
-
-
-def _doubtful(
-    place: _Subject, recorded: Offset | None, repeated: OffsetRange, reason: str
-) -> TakenOver:
-    some = repeated if repeated.end > repeated.start else None
-    return TakenOver(place.source, repeated.start, recorded, some, reason)

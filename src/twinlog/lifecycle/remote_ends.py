@@ -9,6 +9,7 @@ from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import DEBUGGING, PATIENCE, list_offsets
 from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.lifecycle.taken_over import begins_anew
 
 
 class RemoteEnds(NamedTuple):
@@ -110,6 +111,27 @@ class RemoteLogs:
                 answer.fail("read the log end offset", topic=name.topic)
             ends[name] = answer.offset
         return ends
+
+
+def require_shown(topic: Topic, ends: RemoteEnds, recorded: Mapping[TopicPartition, int]) -> None:
+    """Check that both clusters show all partitions that MirrorMaker 2 has copied.
+
+    A broker that is cut off from the controllers shows the former partitions of a topic that has
+    grown. Those that it leaves out would be added later, and begin as if nobody had copied them.
+
+    Raises:
+        Retriable: one of them is not shown.
+    """
+    for partition in sorted(recorded.keys() - ends.filled.keys() - ends.empty):
+        if partition.topic != topic.name:
+            continue
+        side = "target" if partition.partition in topic.partitions else "source"
+        raise Retriable(
+            f"MirrorMaker 2 has copied {partition} up to offset {recorded[partition]}, and the "
+            f"{side} does not show the partition",
+            hint="try again: a broker's answer may be old; if the topic was recreated with fewer "
+            f"partitions, {begins_anew(topic.name)}",
+        )
 
 
 def known_bounds(

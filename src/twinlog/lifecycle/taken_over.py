@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.copied_tail import OffsetRange
-from twinlog.mirror.flow_settings import TAKEOVER
+from twinlog.mirror.flow_settings import TAKEOVER, TAKEOVER_CONNECTOR
 
 
 class TakenOver(NamedTuple):
@@ -103,3 +103,38 @@ def begun_whole(
     repeated = copied if copied.end > copied.start else None
     reason = f"{_place(source, remote)}, and {why}"
     return TakenOver(source, copied.start, recorded, repeated, reason, is_usual=is_usual)
+
+
+def doubtful(
+    source: TopicPartition, recorded: Offset | None, repeated: OffsetRange, reason: str
+) -> TakenOver:
+    """A partition that begins at the first record that may be there already, if any is.
+
+    Args:
+        source: the partition.
+        recorded: up to which offset MirrorMaker 2 has recorded all as copied.
+        repeated: what may be copied twice; its start is where the partition begins.
+        reason: why it is not known.
+    """
+    some = repeated if repeated.end > repeated.start else None
+    return TakenOver(source, repeated.start, recorded, some, reason)
+
+
+def not_believed(offset: Offset) -> str:
+    """Why a partition with copies begins as if nothing were recorded of it.
+
+    Args:
+        offset: what other connectors have recorded.
+    """
+    return (
+        f"only other connectors have recorded an offset ({offset}); if one of them is MirrorMaker "
+        f"2's, set {TAKEOVER_CONNECTOR}"
+    )
+
+
+def begins_anew(topic: str) -> str:
+    """How one topic is copied from its beginning, and the others of the flow are not."""
+    return (
+        f"exclude {topic} (topics.exclude) and take over the others; then select it again with "
+        f"{TAKEOVER}=ignore, which copies all that the source has of it now"
+    )

@@ -111,7 +111,9 @@ class WorkerRecords:
     async def copied(self) -> Mapping[TopicPartition, int] | None:
         """The offsets that MirrorMaker 2 has recorded; None: it has no topic for them.
 
-        Of several connectors, the lowest counts; of several topics, the last one that has any.
+        Of several connectors, the lowest counts; of several topics, the last one that has an offset
+        of MirrorMaker 2's own, or else the last one that has any: Connect looks for each
+        connector's key by itself, in the connector's topic first.
 
         Raises:
             UserError: they may not be read.
@@ -120,11 +122,13 @@ class WorkerRecords:
         recorded = await self._read_recorded()
         if not recorded:
             return None
-        return {
-            partition: min(offsets.values())
-            for found in recorded
-            for partition, offsets in found.items()
-        }
+        counting: dict[TopicPartition, Mapping[str, int]] = {}
+        for found in recorded:
+            for partition, offsets in found.items():
+                is_own = self._connector in offsets
+                if is_own or self._connector not in counting.get(partition, {}):
+                    counting[partition] = offsets
+        return {partition: min(offsets.values()) for partition, offsets in counting.items()}
 
     async def only_by_others(self, partition: TopicPartition) -> bool:
         """Whether other connectors have recorded offsets of a partition, and MirrorMaker 2's not.
