@@ -710,6 +710,38 @@ def test_partitions_that_begin_at_their_end_are_named(back: Back, topic_id: int)
     assert found[FIRST].at_end == (topic_id == 9)
 
 
+@pytest.mark.parametrize("topic_id", [1, 9])
+def test_partitions_that_the_flow_never_got_are_named_where_they_begin_at_their_end(
+    back: Back, topic_id: int
+) -> None:
+    """Goal: what the source has got since the topics were removed is not skipped in silence."""
+    back.source_has(topic_id)
+    back.partitions = 4
+    third, fourth = TopicPartition("orders", 2), TopicPartition("orders", 3)
+    assert {one.source for one in back({FIRST: 80, SECOND: 7}, {})} == {FIRST, SECOND}
+    in_file(back, consumer_auto_offset_reset="latest")
+    back.recorded = {WORKER: stored(third, 5, connector="x")}
+    found = back({FIRST: 80, SECOND: 7}, {})
+    assert [one.source for one in found] == [FIRST, SECOND, third, fourth]
+    is_former = topic_id == 9
+    assert found[2:] == [
+        HandedBack(third, None, former=is_former, at_end=True, others=("x",)),
+        HandedBack(fourth, None, former=is_former, at_end=True),
+    ]
+    assert "orders-3: MirrorMaker 2 begins at the end of the log" in str(found[3])
+    assert back.written.keys() == {FIRST, SECOND}
+    # MirrorMaker 2 goes on where it has recorded an offset itself, and skips nothing.
+    back.recorded = {WORKER: stored(third, 5)}
+    assert [one.source for one in back({FIRST: 80, SECOND: 7}, {})] == [FIRST, SECOND, fourth]
+
+
+def test_a_deleted_source_topic_has_no_further_partitions(back: Back) -> None:
+    """Goal: only partitions that a broker shows are named beside those of the flow."""
+    in_file(back, consumer_auto_offset_reset="latest")
+    back.source_has(None)
+    assert [one.source for one in back({FIRST: 80, SECOND: 7}, {})] == [FIRST, SECOND]
+
+
 def test_a_source_that_does_not_tell_the_topic_decides_nothing(
     back: Back, monkeypatch: pytest.MonkeyPatch
 ) -> None:

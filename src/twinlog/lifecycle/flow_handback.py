@@ -18,7 +18,7 @@ A flow that was handed back remains until it is deleted, and so does a topic tha
 it. MirrorMaker 2 may have copied on since: what is replaced then is in worker_offsets.py.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -105,6 +105,15 @@ class HandedBack(NamedTuple):
         return f"{line}; not changed: connector {', '.join(self.others)}" if self.others else line
 
 
+class _SourceTopics(NamedTuple):
+    """What the source has of the topics of a flow."""
+
+    former: Set[str]
+    """Those that it has deleted or recreated since they were added to the flow."""
+    counts: Mapping[str, int]
+    """Of partitions of each topic, as the source has it now; 0: it has none of this name."""
+
+
 class _Copied(NamedTuple):
     """What a flow has copied."""
 
@@ -130,8 +139,9 @@ async def hand_back(
         own: what becomes of offsets that MirrorMaker 2 has recorded itself.
 
     Returns:
-        The partitions of which something was copied, or that MirrorMaker 2 begins at their end, and
-        all of topics that the source has deleted or recreated since; the others begin as usual.
+        The partitions of which something was copied, or that MirrorMaker 2 begins at their end,
+        also those that the flow never got, and all of topics that the source has deleted or
+        recreated since; the others begin as usual.
 
     Raises:
         UserError: there is no such flow, a partition is not STOPPED, it is not known what of it was
@@ -166,7 +176,7 @@ async def hand_back(
                 )
     flow, worker = flow_of(properties), connect_worker_of(properties)
     async with connected_source(replace(mirror, source=dict(properties)), EVERYTHING) as source:
-        former = await _former_topics(source, topics)
+        former, counts = await _source_topics(source, topics)
         present = [topic for topic in topics if topic.topic not in former]
         ends, positions = await _copied_to(destination, mirror, present)
         # A position is known whatever has become of its partition.
@@ -202,7 +212,7 @@ async def hand_back(
             if topic.topic in former
             for partition in topic.mirror_partitions
         }
-        log_ends = await _log_offsets(source, [p for p in anew if p.partition < former[p.topic]])
+        log_ends = await _log_offsets(source, [p for p in anew if p.partition < counts[p.topic]])
         # Below where the flow has taken over is what MirrorMaker 2 had recorded by then.
         reached = {one: max(end, begins[one]) for one, end in upto.items()}
         ahead, unclear = offsets.of_present(reached), offsets.of_recreated(log_ends)
@@ -213,18 +223,26 @@ async def hand_back(
     for found in recorded:
         await write_offsets(destination, connector, alias, found, new)
     at_end = flow.settings.consumer_auto_offset_reset == "latest"
+    further = [
+        HandedBack(one, None, None, one.topic in former, at_end, offsets.other_connectors(one))
+        for one in _not_in_flow(topics, counts)
+        if at_end and offsets.last(one) is None
+    ]
     return sorted(
-        HandedBack(
-            one,
-            last := kept.get(one, end - 1 if end > 0 else None),
-            offsets.last(one) if one in anew else ahead.get(one),
-            one in anew,
-            at_end and last is None,
-            offsets.other_connectors(one),
-            upto[one] if one in starts and one not in kept else None,
-        )
-        for one, end in (upto | starts | anew).items()
-        if end > 0 or at_end or one in ahead or one in anew
+        further
+        + [
+            HandedBack(
+                one,
+                last := kept.get(one, end - 1 if end > 0 else None),
+                offsets.last(one) if one in anew else ahead.get(one),
+                one in anew,
+                at_end and last is None,
+                offsets.other_connectors(one),
+                upto[one] if one in starts and one not in kept else None,
+            )
+            for one, end in (upto | starts | anew).items()
+            if end > 0 or at_end or one in ahead or one in anew
+        ]
     )
 
 
@@ -333,40 +351,47 @@ def _require_same_names(name: str, topics: Sequence[MirrorTopic], flow: FlowRule
             )
 
 
-async def _former_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> dict[str, int]:
-    """The topics that the source has deleted or recreated since they were added to the flow.
+def _not_in_flow(
+    topics: Sequence[MirrorTopic], counts: Mapping[str, int]
+) -> Iterator[TopicPartition]:
+    """The source's partitions that a flow does not have: it adds none to a removed topic."""
+    for topic in topics:
+        for index in range(topic.partitions, counts[topic.topic]):
+            yield TopicPartition(topic.topic, index)
+
+
+async def _source_topics(source: KafkaCluster, topics: Sequence[MirrorTopic]) -> _SourceTopics:
+    """What the source has of a flow's topics, and which of them are other ones by now.
 
     A broker that is behind shows a topic that was deleted, or a former one of its name. So each one
     is asked, and they have to agree.
-
-    Returns:
-        By name, how many partitions the present topic has; 0: there is none.
 
     Raises:
         UserError: a topic may not be described.
         Retriable: the brokers do not agree, or one does not answer or does not report an id.
     """
     if not topics:
-        return {}
+        return _SourceTopics(frozenset(), {})
     names = [topic.topic for topic in topics]
     for name, described in (await source.refresh(names)).topics.items():
         if described.error and name in names:
             Refusal(described.error).fail("describe the source topic", topic=name)
     known = await known_topics(source, names)
-    former: dict[str, int] = {}
+    former: set[str] = set()
     for topic in topics:
         present = known.get(topic.topic)
         if present is None:
-            former[topic.topic] = 0
+            former.add(topic.topic)
         elif not present.everywhere:
             raise Retriable("a broker of the source does not know the topic", topic=topic.topic)
         elif len(present.ids) > 1:
             raise Retriable("the brokers of the source report several ids", topic=topic.topic)
         elif is_another(topic.topic_id, next(iter(present.ids))):
-            former[topic.topic] = present.partitions
+            former.add(topic.topic)
         elif topic.topic_id != NO_TOPIC_ID and topic.topic_id not in present.ids:
             raise Retriable("a broker of the source does not know its id", topic=topic.topic)
-    return former
+    counts = {name: known[name].partitions if name in known else 0 for name in names}
+    return _SourceTopics(frozenset(former), counts)
 
 
 async def _copied_to(
