@@ -24,7 +24,7 @@ from kafka.partitioner.default import murmur2
 
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, UserError
+from twinlog.kafka.errors import Refusal, Retriable, UserError
 from twinlog.kafka.requests.topics import NewTopic, confirm_absent, create_topics
 from twinlog.kafka.types import TopicPartition
 from twinlog.mirror.connect_offsets import ConnectOffset, encode, last_copied
@@ -192,16 +192,16 @@ async def write_offsets(
         UserError: a right is missing.
         Retriable: not now; some may be written.
     """
-    topic, count = recorded.topic, recorded.partitions
+    topic, places, count = recorded.topic, recorded.places, recorded.partitions
     if count is None:
-        count = await _create(destination, topic)
+        places, count = await _create(destination, topic, alias)
     entries: list[Entry] = []
     for source, end in ends.items():
         # What was recorded must not stay where nothing counts.
         if end > 0 or recorded.of(connector, source):
             last = end - 1 if end > 0 else None
             key, value = encode(ConnectOffset(connector, alias, source, last))
-            place = recorded.places.get(key, (murmur2(key) & _POSITIVE) % count)
+            place = places.get(key, (murmur2(key) & _POSITIVE) % count)
             entries.append(Entry(topic, place, key, value))
     for partition, answer in (await append(destination, entries, acks=ALL)).items():
         if isinstance(answer, Refusal):
@@ -209,7 +209,18 @@ async def write_offsets(
                 answer.fail("write offsets for MirrorMaker 2", topic=partition.topic)
 
 
-async def _create(destination: KafkaCluster, topic: str) -> int:
+async def _create(
+    destination: KafkaCluster, topic: str, alias: str
+) -> tuple[Mapping[bytes, int], int]:
+    """Create a topic for offsets; return the places of its keys, and its number of partitions.
+
+    It may exist by now: another program has created it, with any number of partitions, or an
+    earlier try, whose answer was lost.
+
+    Raises:
+        UserError: a right is missing.
+        Retriable: offsets are recorded in it meanwhile, or it is not shown yet.
+    """
     new = NewTopic(
         name=topic,
         partitions=_PARTITIONS,
@@ -217,7 +228,18 @@ async def _create(destination: KafkaCluster, topic: str) -> int:
         configs={"cleanup.policy": "compact"},
     )
     answer = (await create_topics(destination, [new]))[topic]
-    if isinstance(answer, Refusal) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+    if not isinstance(answer, Refusal):
+        return {}, _PARTITIONS
+    if answer.code != ErrorCode.TOPIC_ALREADY_EXISTS:
         with destination.needing("CREATE", f"the topic {topic}"):
             answer.fail("create the topic", topic=topic)
-    return _PARTITIONS
+    present = await read_recorded(destination, topic, alias)
+    if present.partitions is None:
+        raise Retriable("the target does not show the topic yet, which exists", topic=topic)
+    if present.offsets:
+        raise Retriable(
+            "another program has created the topic and recorded offsets in it meanwhile",
+            topic=topic,
+            hint="try again, with MirrorMaker 2 stopped: they are compared with the flow then",
+        )
+    return present.places, present.partitions
