@@ -20,10 +20,12 @@ from twinlog.engines.transactional.positions import (
     position_metadata,
 )
 from twinlog.kafka.client.cluster import KafkaCluster
-from twinlog.kafka.client.metadata import Topic
+from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
+from twinlog.kafka.requests import topics as topic_requests
+from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import EpochEnd, Offset, TopicPartition
 from twinlog.lifecycle import flow_positions
 from twinlog.lifecycle.flow_creation import stored_properties
@@ -42,11 +44,11 @@ MIRROR = Mirror(
 ORDERS, REMOTE = TopicPartition("orders", 0), TopicPartition("a.orders", 0)
 GROUP, FLOWS = "connect-orders", position_group("twinlog", "a-to-b")
 SOURCE, TARGET = GroupSide.SOURCE, GroupSide.TARGET
-_PARTITIONS = cast("Mapping[int, object]", {0: None, 1: None})
 
 
-def _topic(name: str, number: int) -> Topic:
-    return Topic(name, UUID(int=number), False, _PARTITIONS)  # type: ignore[arg-type]
+def _topic(name: str, number: int, partitions: int = 2) -> Topic:
+    states = cast("Mapping[int, Partition]", dict.fromkeys(range(partitions)))
+    return Topic(name, UUID(int=number), internal=False, partitions=states)
 
 
 class Memory:
@@ -54,9 +56,12 @@ class Memory:
 
     def __init__(self, *topics: Topic) -> None:
         self.topics = {topic.name: topic for topic in topics}
+        self.others: list[Topic] = []
+        """What another broker shows."""
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {GROUP: {}, FLOWS: {}}
         self.pending: set[TopicPartition] = set()
         self.epoch_ends: dict[TopicPartition, EpochEnd | Refusal] = {}
+        self.name = "a"
         self.config = SimpleNamespace(grants=None)
 
     async def refresh(self, _: object) -> object:
@@ -78,12 +83,13 @@ class Imports:
         for name in ("commit_offsets", "settled_positions", "ClusterLogs"):
             patch.setattr(flow_positions, name, getattr(self, name))
         patch.setattr(flow_positions, "offset_for_leader_epoch", self.offset_for_leader_epoch)
+        patch.setattr(topic_requests, "known_topics", self.known_topics)
         patch.setattr(flow_positions, "MirrorStore", lambda _: self)
         patch.setattr(flow_positions, "FlowClusters", lambda **_: self)
 
-    def __call__(self, side: GroupSide = SOURCE) -> None:
+    def __call__(self, side: GroupSide = SOURCE, *, dry_run: bool = False) -> None:
         target = cast("KafkaCluster", self.target)
-        asyncio.run(import_positions(target, "a-to-b", GROUP, side, replaces=True))
+        asyncio.run(import_positions(target, "a-to-b", GROUP, side, replaces=True, dry_run=dry_run))
 
     async def snapshot(self) -> Snapshot:
         return Snapshot({key_of(self.mirror): self.mirror})
@@ -103,6 +109,15 @@ class Imports:
 
     async def existing_topics(self, cluster: Memory, names: Collection[str]) -> Mapping[str, Topic]:
         return {name: cluster.topics[name] for name in names if name in cluster.topics}
+
+    async def known_topics(self, cluster: Memory, names: Collection[str]) -> dict[str, KnownTopic]:
+        known: dict[str, KnownTopic] = {}
+        for topic in (*cluster.topics.values(), *cluster.others):
+            if topic.name in names:
+                former = known.get(topic.name, KnownTopic(frozenset(), 0, internal=False))
+                count = max(former.partitions, len(topic.partitions))
+                known[topic.name] = KnownTopic(former.ids | {topic.topic_id}, count, internal=False)
+        return known
 
     async def list_groups(self, cluster: Memory) -> Mapping[str, Group]:
         return {name: Group(name, "Empty", "consumer") for name in cluster.offsets}
@@ -328,3 +343,29 @@ def test_a_first_offset_that_is_pending_is_not_missed(imports: Imports, side: Gr
     with pytest.raises(Retriable, match="pending"):
         imports(side)
     assert imports.added == {}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("side", [SOURCE, TARGET])
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (_topic("orders", 9), "the brokers report several ids"),
+        (_topic("orders", 1, 3), "a broker shows 2 partitions, and another one 3"),
+    ],
+)
+def test_positions_of_a_topic_that_brokers_show_differently_are_not_imported(
+    imports: Imports, side: GroupSide, dry_run: bool, other: Topic, text: str
+) -> None:
+    """Goal: a position is not stored for a former topic, nor one of an unseen partition missed."""
+    cluster, key = (imports.source, ORDERS) if side is SOURCE else (imports.target, REMOTE)
+    cluster.offsets[GROUP] = {key: Committed(9)}
+    imports.target.offsets[FLOWS][REMOTE] = Committed(17)
+    imports.source.others = [other]
+    with pytest.raises(Retriable, match=text):
+        imports(side, dry_run=dry_run)
+    assert imports.added == {}
+    assert imports.target.offsets[FLOWS] == {REMOTE: Committed(17)}
+    imports.source.others = [_topic("orders", 1, 1), _topic("hidden", 5)]
+    imports(side, dry_run=dry_run)
+    assert imports.added == ({} if dry_run else {ORDERS: 9})

@@ -39,6 +39,7 @@ from twinlog.kafka.groups.offsets import (
 )
 from twinlog.kafka.log_reader import ClusterLogs
 from twinlog.kafka.requests.partitions import offset_for_leader_epoch
+from twinlog.kafka.requests.topics import require_all_shown
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics, known_id
@@ -107,7 +108,8 @@ async def import_positions(
             source does not show; the source has lost records that the group has read; a right is
             missing.
         SettingsReplaced: the flow's settings have changed meanwhile.
-        Retriable: a cluster is unreachable, or a transaction with offsets of the group is open.
+        Retriable: a cluster is unreachable, the source's brokers show different ids or partitions
+            of a topic, or a transaction with offsets of the group is open.
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
@@ -135,6 +137,9 @@ async def import_positions(
         new = {partition.topic: names[partition.topic] for partition in found}
         ids = {topic: topics[topic].topic_id for topic in new}
         await store.check_addable(snapshot, name, new, ids)
+        # A broker that is cut off from the controllers shows the former id of a recreated topic. A
+        # position that is stored for that id is dropped later, and the topic is copied whole.
+        await require_all_shown(source, {topic: topics[topic] for topic in new})
         positions = await _checked(source, found, names)
         before = await _former(destination, mirror, topics, new)
         former = {partition: before[partition] for partition in before.keys() & found.keys()}
