@@ -19,8 +19,9 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.configuration import ClusterConfig
 from twinlog.kafka.client.metadata import NO_TOPIC_ID
 from twinlog.kafka.errors import UserError
+from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.lifecycle import flow_creation, worker_records
+from twinlog.lifecycle import flow_creation, flow_ends, worker_records
 from twinlog.lifecycle.flow_creation import take_over_topics
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.lifecycle.taken_over import TakenOver
@@ -39,6 +40,9 @@ MIRROR = Mirror(
     source_cluster_id="source",
 )
 FIRST = TopicPartition("t1", 0)
+SHOWN: dict[str, Any] = {
+    name: SimpleNamespace(topic_id=NO_TOPIC_ID, partitions=range(2)) for name in ("t1", "t2", "t3")
+}
 
 
 def topic(name: str, *begins: int) -> MirrorTopic:
@@ -63,6 +67,7 @@ class World:
         self.ends: dict[TopicPartition, int] = {}
         self.members: list[str] = []
         self.added: list[list[str]] = []
+        self.followed_from: Mapping[str, tuple[int, ...]] = {}
         self.refusals: list[MirrorRefused] = []
         self.later: list[MirrorTopic] = []
         world = self
@@ -77,13 +82,19 @@ class World:
         @asynccontextmanager
         async def source(*_: object) -> AsyncIterator[object]:
             async def refresh(_: object) -> object:
-                shown = {name: SimpleNamespace(topic_id=NO_TOPIC_ID) for name in ("t1", "t2", "t3")}
-                return SimpleNamespace(topics=shown)
+                return SimpleNamespace(topics=SHOWN)
 
             yield SimpleNamespace(refresh=refresh)
 
-        async def add(_: object, __: object, names: Mapping[str, str]) -> Sequence[TakenOver]:
+        async def add(
+            _: object,
+            __: object,
+            names: Mapping[str, str],
+            *,
+            followed_from: Mapping[str, tuple[int, ...]],
+        ) -> Sequence[TakenOver]:
             world.added.append(list(names))
+            world.followed_from = followed_from
             if world.refusals:
                 world.topics += world.later
                 raise world.refusals.pop()
@@ -154,6 +165,31 @@ def test_all_topics_are_taken_over_in_one_step(world: World) -> None:
     """Goal: if one is refused, MirrorMaker 2 may run on with all of them."""
     assert world.take_over() == ["t1", "t2", "t3"]
     assert world.added == [["t1", "t2", "t3"]]
+
+
+def test_a_flow_that_begins_at_the_end_begins_at_the_takeover(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what is written before a node first looks is copied, also to later partitions."""
+    asked: list[Mapping[str, Any]] = []
+
+    async def shown(_: object, topics: Mapping[str, Any]) -> None:
+        asked.append(topics)
+
+    async def ends(_: object, partitions: list[TopicPartition], **__: object) -> Any:
+        return {one: ListedOffset(7 + one.partition, -1, -1) for one in partitions}
+
+    monkeypatch.setattr(flow_ends, "require_all_shown", shown)
+    monkeypatch.setattr(flow_ends, "list_offsets", ends)
+    world.take_over()
+    assert world.followed_from == {}, "it begins at log starts"
+    settings = {"enabled": "true", "twinlog.takeover": "compare"}
+    latest = {**settings, "consumer.auto.offset.reset": "latest"}
+    world.mirror = replace(MIRROR, source=flow_properties(latest, "a", "b"))
+    world.topics = [topic("t3")]
+    assert world.take_over() == ["t1", "t2"]
+    assert world.followed_from == {"t1": (7, 8), "t2": (7, 8)}
+    assert asked == [{name: SHOWN[name] for name in ("t1", "t2")}]
 
 
 def test_topics_that_a_node_has_added_meanwhile_are_left_out(world: World) -> None:

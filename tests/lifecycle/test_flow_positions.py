@@ -4,6 +4,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka
@@ -28,6 +29,7 @@ from twinlog.local.load import delete_before
 from twinlog.store.config_records import MirrorTopic
 from twinlog.store.control_topics import ControlTopics
 from twinlog.store.mirrors import MirrorStore
+from twinlog.sync.flow_begins import grown
 
 pytestmark = [pytest.mark.broker]
 
@@ -39,7 +41,7 @@ KINDS = pytest.mark.parametrize("transactions", ["false", "true"])
 class Begun:
     """A flow that was created and not started, of a topic with records, and a group."""
 
-    def __init__(self, pair: Pair, topic: str, transactions: str) -> None:
+    def __init__(self, pair: Pair, topic: str, transactions: str, **more: str) -> None:
         self.pair, self.topic = pair, topic
         self.source = pair.source.bootstrap_servers
         self.target = pair.destination.bootstrap_servers
@@ -52,6 +54,7 @@ class Begun:
             "replication.factor": "1",
             "heartbeats.replication.enabled": "false",
             "transaction.producer": transactions,
+            **more,
         }
         connection = {"bootstrap.servers": self.source}
         self._properties = stored_properties(connection, settings, self.alias, "b")
@@ -98,6 +101,24 @@ class Begun:
                 return [*(await MirrorStore(target).snapshot()).topics_of(self.flow)]
 
         return asyncio.run(run())
+
+    def grow(self, partitions: int) -> None:
+        """Give the topic more partitions on both sides, and in the flow, as a node does."""
+        librdkafka_tools.grow_topic(self.source, self.topic, partitions)
+        librdkafka_tools.grow_topic(self.target, self.remote, partitions)
+
+        async def run() -> None:
+            async with client(self.pair.destination) as target:
+                await MirrorStore(target).change(
+                    lambda now: [
+                        replace(
+                            topic, partitions=partitions, followed_from=grown(topic, partitions)
+                        )
+                        for topic in now.topics_of(self.flow)
+                    ]
+                )
+
+        asyncio.run(run())
 
     def refused(self, side: GroupSide = SOURCE, *, replaces: bool = False) -> str:
         """The error, also of a dry run; nothing is written."""
@@ -148,6 +169,32 @@ def test_a_flow_begins_where_a_group_has_committed(
         running.start("second")
         until(lambda: begun.copies(1, 0), SECONDS, "the other partition")
         assert begun.copies(0, 13)
+
+
+@KINDS
+def test_what_is_written_after_an_import_is_copied(
+    pair: Pair, topic: str, tmp_path: Path, transactions: str
+) -> None:
+    """Goal: a flow that begins at the end begins at the import, not when a node first looks.
+
+    That is so for a partition without a position, and for one that the topic gets later.
+    """
+    begun = Begun(pair, topic, transactions, **{"consumer.auto.offset.reset": "latest"})
+    begun.commit({0: 13})
+    assert begun.positions() == {0: 13}
+    librdkafka_tools.write(begun.source, topic, librdkafka_tools.simple(5, 1, "w"))
+    begun.grow(3)
+    librdkafka_tools.write(begun.source, topic, librdkafka_tools.simple(5, 2, "w"))
+    with lanes(begun.target, tmp_path) as running:
+        running.start("node")
+        until(lambda: begun.copies(0, 13), SECONDS, "the records from 13 on")
+        for partition in (1, 2):
+            until(
+                lambda at=partition: [v for _, v in records_of(pair, begun.remote, at)],
+                SECONDS,
+                f"the records of partition {partition}",
+                good=lambda found: found == [f"w{at}" for at in range(5)],
+            )
 
 
 def test_an_offset_of_the_target_s_own_topic_is_no_position(pair: Pair, topic: str) -> None:

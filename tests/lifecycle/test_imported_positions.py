@@ -22,12 +22,13 @@ from twinlog.engines.transactional.positions import (
 from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.client.metadata import Partition, Topic
 from twinlog.kafka.error_codes import ErrorCode
-from twinlog.kafka.errors import Refusal, Retriable, TwinlogError, UserError
+from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable, TwinlogError, UserError
 from twinlog.kafka.groups.offsets import Committed, Group
 from twinlog.kafka.requests import topics as topic_requests
+from twinlog.kafka.requests.partitions import Isolation, ListedOffset
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import EpochEnd, Offset, TopicPartition
-from twinlog.lifecycle import flow_positions
+from twinlog.lifecycle import flow_ends, flow_positions
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_positions import GroupSide, import_positions
 from twinlog.mirror.flow import flow_properties
@@ -58,6 +59,8 @@ class Memory:
         self.topics = {topic.name: topic for topic in topics}
         self.others: list[Topic] = []
         """What another broker shows."""
+        self.ends: dict[TopicPartition, int] = {}
+        """The last stable offsets that are known."""
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {GROUP: {}, FLOWS: {}}
         self.pending: set[TopicPartition] = set()
         self.epoch_ends: dict[TopicPartition, EpochEnd | Refusal] = {}
@@ -76,6 +79,7 @@ class Imports:
         self.target = Memory(_topic("a.orders", 2))
         self.mirror = MIRROR
         self.added: dict[TopicPartition, int] = {}
+        self.followed_from: Mapping[str, tuple[int, ...]] = {}
         self.fails: Exception | None = None
         self.meanwhile: dict[TopicPartition, Committed] = {}
         for name in ("connected_source", "existing_topics", "committed_offsets", "list_groups"):
@@ -84,6 +88,7 @@ class Imports:
             patch.setattr(flow_positions, name, getattr(self, name))
         patch.setattr(flow_positions, "offset_for_leader_epoch", self.offset_for_leader_epoch)
         patch.setattr(topic_requests, "known_topics", self.known_topics)
+        patch.setattr(flow_ends, "list_offsets", self.list_offsets)
         patch.setattr(flow_positions, "MirrorStore", lambda _: self)
         patch.setattr(flow_positions, "FlowClusters", lambda **_: self)
 
@@ -97,11 +102,18 @@ class Imports:
     async def check_addable(self, *_: object) -> None:
         pass
 
-    async def add(self, _: object, __: object, positions: Mapping[TopicPartition, int]) -> None:
+    async def add(
+        self,
+        _: object,
+        __: object,
+        positions: Mapping[TopicPartition, int],
+        followed_from: Mapping[str, tuple[int, ...]],
+    ) -> None:
         if self.fails is not None:
             self.target.offsets[FLOWS].update(self.meanwhile)
             raise self.fails
         self.added.update(positions)
+        self.followed_from = followed_from
 
     @asynccontextmanager
     async def connected_source(self, *_: object) -> AsyncIterator[Memory]:
@@ -118,6 +130,13 @@ class Imports:
                 count = max(former.partitions, len(topic.partitions))
                 known[topic.name] = KnownTopic(former.ids | {topic.topic_id}, count, internal=False)
         return known
+
+    async def list_offsets(
+        self, cluster: Memory, partitions: Collection[TopicPartition], *, isolation: Isolation
+    ) -> dict[TopicPartition, ListedOffset | Refusal]:
+        assert isolation is Isolation.READ_COMMITTED
+        ends = cluster.ends
+        return {p: ListedOffset(ends[p], -1, -1) if p in ends else LEFT_OUT for p in partitions}
 
     async def list_groups(self, cluster: Memory) -> Mapping[str, Group]:
         return {name: Group(name, "Empty", "consumer") for name in cluster.offsets}
@@ -369,3 +388,26 @@ def test_positions_of_a_topic_that_brokers_show_differently_are_not_imported(
     imports.source.others = [_topic("orders", 1, 1), _topic("hidden", 5)]
     imports(side, dry_run=dry_run)
     assert imports.added == ({} if dry_run else {ORDERS: 9})
+
+
+@pytest.mark.parametrize("side", [SOURCE, TARGET])
+def test_a_flow_that_begins_at_the_end_begins_at_the_import(
+    imports: Imports, side: GroupSide
+) -> None:
+    """Goal: what is written before a node first looks is copied, and a dry run reads the ends."""
+    cluster, key = (imports.source, ORDERS) if side is SOURCE else (imports.target, REMOTE)
+    cluster.offsets[GROUP] = {key: Committed(9)}
+    imports.source.ends = {ORDERS: 20}
+    imports(side)
+    assert imports.followed_from == {}, "it begins at the log start"
+    latest = flow_properties({**SETTINGS, "consumer.auto.offset.reset": "latest"}, "a", "b")
+    imports.mirror = replace(MIRROR, source=latest)
+    imports.added.clear()
+    for dry_run in (True, False):
+        with pytest.raises(Retriable, match="the end of partition 1 is unknown"):
+            imports(side, dry_run=dry_run)
+    assert imports.added == {}
+    imports.source.ends[TopicPartition("orders", 1)] = 4
+    imports(side)
+    assert imports.added == {ORDERS: 9}
+    assert imports.followed_from == {"orders": (20, 4)}

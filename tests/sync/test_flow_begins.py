@@ -14,12 +14,14 @@ from twinlog.kafka.errors import LEFT_OUT, Refusal, Retriable
 from twinlog.kafka.requests.partitions import Isolation, ListedOffset
 from twinlog.kafka.requests.topics import KnownTopic
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle import flow_ends
+from twinlog.lifecycle.flow_ends import Offsets
 from twinlog.mirror.flow import flow_of, flow_properties
 from twinlog.mirror.placement import config_partition
 from twinlog.store.config_records import Mirror, MirrorTopic, Wanted
 from twinlog.store.snapshot import Snapshot
 from twinlog.sync import flow_begins
-from twinlog.sync.flow_begins import FlowBegins, Offsets, grown
+from twinlog.sync.flow_begins import FlowBegins, grown
 from twinlog.sync.flow_topics import FlowTopics
 from twinlog.sync.refresh import Refresher
 
@@ -48,7 +50,7 @@ class Source:
         self.begins = FlowBegins()
         self.looks: list[Collection[str] | None] = []
         monkeypatch.setattr(flow_begins, "known_topics", self._known_topics)
-        monkeypatch.setattr(flow_begins, "list_offsets", self._list_offsets)
+        monkeypatch.setattr(flow_ends, "list_offsets", self._list_offsets)
 
     async def _known_topics(
         self, _: object, names: Collection[str] | None = None
@@ -270,3 +272,21 @@ def test_added_partitions_are_new_if_fewer_were_there() -> None:
     assert grown(topic(7, -1), 4) == (7, -1, 0, 0)
     assert grown(topic(7), 4) == (7,)
     assert grown(topic(), 4) == ()
+
+
+def test_a_topic_that_a_command_has_added_is_known_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: with an imported position, too, no end is read again, and later partitions are new."""
+    source = Source(monkeypatch, named("t1", 1, 2))
+    source.ends = end("t1", 0, 20) | end("t1", 1, 4)
+    source.add("t1", 20, 4)
+    source.records[0] = replace(source.records[0], begins=(13,))
+    source.ends |= end("t1", 0, 90) | end("t1", 1, 90) | end("t1", 2, 90)
+    source.topics["t1"] = named("t1", 1, 3)
+    assert source.find() == {}
+    assert source.begins.incomplete == set()
+    later = replace(source.records[0], partitions=3, followed_from=grown(source.records[0], 3))
+    assert [(later.begin(at), later.follows_from(at)) for at in range(3)] == [
+        (13, 20),
+        (None, 4),
+        (None, 0),
+    ]

@@ -18,6 +18,7 @@ from twinlog.kafka.errors import Retriable, UserError
 from twinlog.kafka.requests.partitions import ListedOffset
 from twinlog.kafka.requests.topics import ConfigEntry, ConfigSource, KnownTopic
 from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle import flow_ends
 from twinlog.lifecycle.flow_creation import stored_properties
 from twinlog.lifecycle.flow_takeover import FlowTakeover
 from twinlog.lifecycle.flow_topics import FlowClusters
@@ -360,7 +361,7 @@ class Growing(Flow):
         self.added: dict[str, object] = {}
         self.end = 7
         monkeypatch.setattr(flow_begins, "known_topics", self.known_topics)
-        monkeypatch.setattr(flow_begins, "list_offsets", self.list_offsets)
+        monkeypatch.setattr(flow_ends, "list_offsets", self.list_offsets)
         monkeypatch.setattr(FlowClusters, "add", self.add_topics)
 
     async def refresh(self, _: None) -> Any:

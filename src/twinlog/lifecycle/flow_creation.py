@@ -27,6 +27,7 @@ from twinlog.lifecycle.creation import (
     create_mirror,
 )
 from twinlog.lifecycle.destination_topics import existing_topics
+from twinlog.lifecycle.flow_ends import agreed_ends
 from twinlog.lifecycle.flow_references import grants_of, with_absolute_paths
 from twinlog.lifecycle.flow_selection import require_same_names
 from twinlog.lifecycle.flow_takeover import TAKING_OVER, FlowTakeover
@@ -344,7 +345,7 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
     Raises:
         UserError, ProtocolError: see `FlowClusters.add`; or MirrorMaker 2 is running, or has copied
             more of topics that the flow has.
-        Retriable: a cluster is unreachable.
+        Retriable: a cluster is unreachable; or see `FlowClusters.add` and `agreed_ends`.
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
@@ -371,8 +372,9 @@ async def take_over_topics(destination: KafkaCluster, name: str) -> list[TakenOv
             }
             if not new:
                 return []
+            begins = await agreed_ends(source, flow.settings, {one: topics[one] for one in new})
             try:
-                return await clusters.add(topics, new)
+                return await clusters.add(topics, new, followed_from=begins)
             except MirrorRefused as error:
                 snapshot = await store.snapshot()
                 added = {topic.topic for topic in snapshot.topics_of(name)} - known

@@ -43,6 +43,7 @@ from twinlog.kafka.requests.topics import require_all_shown
 from twinlog.kafka.types import Offset, TopicPartition
 from twinlog.lifecycle.creation import connected_source
 from twinlog.lifecycle.destination_topics import existing_topics, known_id
+from twinlog.lifecycle.flow_ends import agreed_ends
 from twinlog.lifecycle.flow_topics import FlowClusters
 from twinlog.mirror.copied_topics import copied_topics
 from twinlog.mirror.flow import FlowRules, flow_of
@@ -98,8 +99,9 @@ async def import_positions(
         dry_run: check all, and write nothing.
 
     Returns:
-        The partitions of which the group has an offset. The other ones of their topics, and the
-        topics of which it has none, begin as without an import.
+        The partitions of which the group has an offset. The other ones of their topics begin as
+        usual: a flow that begins at the end follows them from now on. Topics of which the group has
+        none begin as without an import.
 
     Raises:
         MirrorRefused: UNKNOWN_MIRROR; TOPIC_ALREADY_IN_MIRROR: a node has added a topic meanwhile.
@@ -109,7 +111,8 @@ async def import_positions(
             missing.
         SettingsReplaced: the flow's settings have changed meanwhile.
         Retriable: a cluster is unreachable, the source's brokers show different ids or partitions
-            of a topic, or a transaction with offsets of the group is open.
+            of a topic, the end of a partition is unknown (`agreed_ends`), or a transaction with
+            offsets of the group is open.
     """
     store = MirrorStore(destination)
     snapshot = await store.snapshot()
@@ -139,7 +142,9 @@ async def import_positions(
         await store.check_addable(snapshot, name, new, ids)
         # A broker that is cut off from the controllers shows the former id of a recreated topic. A
         # position that is stored for that id is dropped later, and the topic is copied whole.
-        await require_all_shown(source, {topic: topics[topic] for topic in new})
+        shown = {topic: topics[topic] for topic in new}
+        await require_all_shown(source, shown)
+        followed_from = await agreed_ends(source, flow.settings, shown)
         positions = await _checked(source, found, names)
         before = await _former(destination, mirror, topics, new)
         former = {partition: before[partition] for partition in before.keys() & found.keys()}
@@ -165,7 +170,7 @@ async def import_positions(
             # Before the topics: a node that runs goes on at a committed position from then on.
             undone = await _replace(destination, committed, positions, topics)
             try:
-                await clusters.add(topics, new, begins)
+                await clusters.add(topics, new, begins, followed_from)
             except (UserError, SettingsReplaced):
                 await _restore(destination, committed, undone)
                 raise

@@ -13,7 +13,8 @@ copied whole. MirrorMaker 2 begins it at the end that it has when it is found, u
     else, as long as brokers do not answer           its end when a lane first locates it
 
 Where it begins is stored with the topic (`MirrorTopic.followed_from`) before a lane may locate it,
-so neither failed locations nor other owners move it.
+so neither failed locations nor other owners move it. A command that adds topics does the same
+(lifecycle/flow_ends.py).
 
 **That something is new** is concluded from the answers of *all* brokers. One that is behind leaves
 out topics and partitions that exist. What no broker knows has no leader that could have taken
@@ -29,24 +30,17 @@ records, so all of its records are newer than this look.
 
 import logging
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
-from twinlog.kafka.errors import Refusal, TwinlogError
-from twinlog.kafka.requests.partitions import Isolation, list_offsets
+from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.requests.topics import KnownTopic, known_topics
-from twinlog.kafka.types import TopicPartition
+from twinlog.lifecycle.flow_ends import LATEST, UNKNOWN, Offsets, with_ends
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import Moved, SyncContext, drop
 
 log = logging.getLogger(__name__)
-
-_LATEST: Final = "latest"
-_UNKNOWN: Final = -1
-
-Offsets = tuple[int, ...]
-"""`MirrorTopic.followed_from`."""
 
 
 class _Look(NamedTuple):
@@ -103,13 +97,13 @@ class FlowBegins:
             at the end.
         """
         self.incomplete.discard(context.name)
-        if settings.consumer_auto_offset_reset != _LATEST:
+        if settings.consumer_auto_offset_reset != LATEST:
             return {}
         self.incomplete.add(context.name)
         look = self._last_look(context, settings)
         created = {} if look is None else _created(new, look.topics)
         asked = {
-            name: _Asked(topic, (_UNKNOWN,) * len(topic.partitions))
+            name: _Asked(topic, (UNKNOWN,) * len(topic.partitions))
             for name, topic in new.items()
             if name not in created
         }
@@ -124,9 +118,9 @@ class FlowBegins:
                 self._looks[context.name] = _Look(settings, known)
             else:
                 known = await known_topics(context.source, asked) if asked else {}
-            shown = {name: one for name, one in asked.items() if one.is_shown(known.get(name))}
-            found = await _with_ends(context, shown)
-            if all(_UNKNOWN not in found.get(name, (_UNKNOWN,)) for name in asked):
+            shown = {n: one.offsets for n, one in asked.items() if one.is_shown(known.get(n))}
+            found = await with_ends(context.source, shown)
+            if all(UNKNOWN not in found.get(name, (UNKNOWN,)) for name in asked):
                 self.incomplete.discard(context.name)
             return created | found
         except TwinlogError as error:
@@ -172,37 +166,9 @@ def _created(new: Mapping[str, Topic], known: Mapping[str, KnownTopic]) -> dict[
 
 
 def _lacks_offsets(topic: MirrorTopic) -> bool:
-    return len(topic.followed_from) != topic.partitions or _UNKNOWN in topic.followed_from
+    return len(topic.followed_from) != topic.partitions or UNKNOWN in topic.followed_from
 
 
 def _padded(topic: MirrorTopic) -> Offsets:
     missing = topic.partitions - len(topic.followed_from)
-    return (topic.followed_from + (_UNKNOWN,) * missing)[: topic.partitions]
-
-
-async def _with_ends(context: SyncContext, asked: Mapping[str, _Asked]) -> dict[str, Offsets]:
-    """The offsets of topics, with their ends where they are not known.
-
-    Raises:
-        TwinlogError: the source does not answer.
-    """
-    unknown = [
-        TopicPartition(name, index)
-        for name, one in asked.items()
-        for index, offset in enumerate(one.offsets)
-        if offset == _UNKNOWN
-    ]
-    if not unknown:
-        return {}
-    ends = await list_offsets(context.source, unknown, isolation=Isolation.READ_COMMITTED)
-
-    def offset_of(partition: TopicPartition, known: int) -> int:
-        answer = ends.get(partition)
-        return known if answer is None or isinstance(answer, Refusal) else answer.offset
-
-    return {
-        name: tuple(
-            offset_of(TopicPartition(name, index), known) for index, known in enumerate(one.offsets)
-        )
-        for name, one in asked.items()
-    }
+    return (topic.followed_from + (UNKNOWN,) * missing)[: topic.partitions]

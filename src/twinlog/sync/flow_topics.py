@@ -25,6 +25,7 @@ from twinlog.kafka.requests.topics import (
 )
 from twinlog.lifecycle.destination_topics import chunks, known_configs
 from twinlog.lifecycle.flow_creation import copied_to
+from twinlog.lifecycle.flow_ends import Offsets
 from twinlog.lifecycle.flow_selection import select_again, unselected, why_not_again
 from twinlog.lifecycle.flow_topics import (
     FlowClusters,
@@ -49,7 +50,7 @@ from twinlog.store.snapshot import SettingsReplaced, require_settings, shared_to
 from twinlog.sync.absent_acls import MirrorTexts
 from twinlog.sync.base import METADATA, Host, Moved, Sync, SyncContext, drop
 from twinlog.sync.configs import ConfigSync, change_configs
-from twinlog.sync.flow_begins import FlowBegins, Offsets, followed, grown
+from twinlog.sync.flow_begins import FlowBegins, followed, grown
 from twinlog.sync.recreated_sources import log_recreated
 from twinlog.sync.topic_identity import recreated_topics
 from twinlog.sync.topics import Room
