@@ -321,8 +321,10 @@ def test_an_offset_sync_goes_before_the_offset_of_another_connector(played: Play
     played.record(90, connector="x")
     with pytest.raises(UserError, match=r"is no copy of a record of .* from offset 90 on") as why:
         played.begin()
-    assert "twinlog.takeover=recorded begins at 0 all the same" in why.value.hint
-    assert played.begin("recorded") == (0, None, (0, 100))
+    assert "offset 90, which only other connectors have recorded" in why.value.message
+    assert "set twinlog.takeover.connector to its name" in why.value.hint
+    with pytest.raises(UserError, match=r"only other connectors have recorded an offset \(90\)"):
+        played.begin("recorded")
     played.sync(20, 20)
     assert played.begin() == (60, 20, None)
     assert played.begin("recorded") == (21, 20, (21, 100))

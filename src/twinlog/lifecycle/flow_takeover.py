@@ -21,8 +21,8 @@ records. So the last record of the remote topic has to be a copy of a record fro
 offset on; otherwise the topic is refused, and `recorded` is the operator's word for the offset.
 
 An offset that only other connectors have recorded may be of copies in another topic, and further
-than those in the remote topic. An offset sync goes before it. Where there is none, `recorded` goes
-by nothing, and the flow begins at the source's beginning.
+than those in the remote topic. An offset sync goes before it. Where there is none, `recorded` is
+refused: to begin behind it might leave records out, and elsewhere would copy records twice.
 
 The comparison (mirror/copied_tail.py) needs a source that has kept all records from the recorded
 one on: it is not made for compacted topics. Where it proves no more than that, the flow begins
@@ -49,6 +49,7 @@ from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.lifecycle.log_records import record_at, records_in
 from twinlog.lifecycle.remote_ends import RemoteEnds, RemoteLogs, known_bounds, require_shown
 from twinlog.lifecycle.taken_over import (
+    NAME_CONNECTOR,
     TakenOver,
     begins_anew,
     begun_behind,
@@ -83,7 +84,7 @@ class _Subject:
     source_bounds: LogBounds
     remote_bounds: LogBounds
     by_others: bool = False
-    """Whether other connectors alone have recorded an offset, which `recorded` does not believe."""
+    """Whether other connectors alone have recorded an offset: it has to be proved."""
 
 
 class _LastCopy(NamedTuple):
@@ -383,22 +384,30 @@ class FlowTakeover:
         end = bounds.high_watermark if self._reads_all else bounds.last_stable
         return OffsetRange(Offset(bounds.start), Offset(end))
 
-    async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
-        believes = self._settings.twinlog_takeover == "recorded"
+    async def _believed(self, place: _Subject) -> tuple[Offset | None, bool]:
+        """What counts as recorded of a partition, and whether only other connectors have done so.
+
+        Raises:
+            UserError: only they have, and `recorded` compares nothing. A connector that copies
+                elsewhere may be ahead, and what is between would be left out.
+        """
         copied = (await self._left.require_copied()).get(place.source)
         recorded = None if copied is None else Offset(copied)
-        others = recorded if await self._left.only_by_others(place.source) else None
-        if others is not None:
+        by_others = await self._left.only_by_others(place.source)
+        if by_others:
             log.warning("of %s, only other connectors have recorded an offset", place.source)
-        if recorded is None or others is not None:
+        if recorded is None or by_others:
             synced = await self._synced(place)
             if synced is not None:
-                recorded, others = synced, None
-        if others is not None:
-            # A connector that copies elsewhere may be ahead. A comparison proves that this one has
-            # come as far; without one, what is between would be left out.
-            place = replace(place, by_others=True)
-            recorded = None if believes else recorded
+                return synced, False
+        if recorded is not None and by_others and self._settings.twinlog_takeover == "recorded":
+            raise not_believed(place.source, recorded)
+        return recorded, by_others
+
+    async def _begin(self, place: _Subject, compacted: bool) -> TakenOver:
+        believes = self._settings.twinlog_takeover == "recorded"
+        recorded, by_others = await self._believed(place)
+        place = replace(place, by_others=by_others)
         start, end = self._bounds(place)
         if place.remote_bounds.last_stable < place.remote_bounds.high_watermark:
             raise Retriable(
@@ -418,7 +427,7 @@ class FlowTakeover:
         needed = Offset(0) if recorded is None else recorded
         rest = OffsetRange(begin, Offset(max(begin, place.source_bounds.high_watermark)))
         if believes:
-            why = "nothing was compared" if others is None else not_believed(others)
+            why = "nothing was compared"
         elif compacted:
             why = "records of a compacted topic cannot be compared"
         elif self._splits:
@@ -576,10 +585,12 @@ class FlowTakeover:
 
 
 def _unproven(what: str, place: _Subject, recorded: Offset, begin: Offset, other: str) -> UserError:
-    begin = Offset(place.source_bounds.start) if place.by_others else begin
+    who, way = "MirrorMaker 2 has", f"{TAKEOVER}=recorded begins at {begin} all the same"
+    if place.by_others:
+        who, way = "only other connectors have", NAME_CONNECTOR
     return UserError(
-        f"{what}; nothing proves that offset {recorded}, which MirrorMaker 2 has recorded, is of "
-        f"this topic {place.source.topic}",
-        hint=f"{other}: {TAKEOVER}=recorded begins at {begin} all the same; or the source topic "
-        f"was recreated: {begins_anew(place.source.topic)}",
+        f"{what}; nothing proves that offset {recorded}, which {who} recorded, is of this topic "
+        f"{place.source.topic}",
+        hint=f"{other}: {way}; or the source topic was recreated: "
+        f"{begins_anew(place.source.topic)}",
     )

@@ -4,11 +4,16 @@ flow_takeover.py finds it out. A line names the records that may be copied twice
 that are not copied although the target does not have them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from twinlog.kafka.errors import UserError
 from twinlog.kafka.types import LogBounds, Offset, TopicPartition
 from twinlog.mirror.copied_tail import OffsetRange
 from twinlog.mirror.flow_settings import TAKEOVER, TAKEOVER_CONNECTOR
+
+NAME_CONNECTOR: Final = (
+    f"if one of the connectors is MirrorMaker 2's, set {TAKEOVER_CONNECTOR} to its name"
+)
 
 
 class TakenOver(NamedTuple):
@@ -120,15 +125,18 @@ def doubtful(
     return TakenOver(source, repeated.start, recorded, some, reason)
 
 
-def not_believed(offset: Offset) -> str:
-    """Why a partition with copies begins as if nothing were recorded of it.
+def not_believed(source: TopicPartition, offset: Offset) -> UserError:
+    """The refusal to begin by an offset that MirrorMaker 2's own connector has not recorded.
 
     Args:
+        source: a partition that may have copies.
         offset: what other connectors have recorded.
     """
-    return (
-        f"only other connectors have recorded an offset ({offset}); if one of them is MirrorMaker "
-        f"2's, set {TAKEOVER_CONNECTOR}"
+    return UserError(
+        f"of {source}, only other connectors have recorded an offset ({offset}), which may be of "
+        "copies in another topic",
+        hint=f"{NAME_CONNECTOR}; or {TAKEOVER}=compare finds by the records what was copied, and "
+        f"{TAKEOVER}=ignore copies all again",
     )
 
 
