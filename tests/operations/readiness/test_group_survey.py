@@ -256,6 +256,37 @@ def test_a_dead_source_shows_who_had_no_place_in_a_shared_partition(world: World
     assert texts == [text.format("before"), text.format("lacks")]
 
 
+@pytest.mark.parametrize("place", [NO_OFFSET, 20])
+def test_a_dead_source_shows_who_had_no_offset_while_the_partition_counted_as_shared(
+    world: World, place: int
+) -> None:
+    """Goal: a group is named whose offset on the source was not stored.
+
+    While a topic of the flow could not be read, each partition counted as shared. It can be read
+    now, so the place that was stored, or none, is no offset of the source.
+    """
+    remote, offsets = TopicPartition("s.t", 0), OffsetRuns(Ends(Offset(0), Offset(0)))
+    offsets.append(Run(Offset(0), Offset(0), 60))
+    rows = {
+        "deleted": {A: PartitionMemory(NO_OFFSET, 20, deleted=1, translated=JOINED)},
+        "elsewhere": {TopicPartition("w", 0): PartitionMemory(translated=JOINED)},
+        "g": {A: PartitionMemory(place, 20, translated=JOINED)},
+        "translated": {A: PartitionMemory(20, 20, translated=1)},
+    }
+    world.remembered = Remembered(
+        check=LastCheck(mirror="m", time_ms=0),
+        groups={
+            name: GroupMemory(mirror="m", group=name, kind="classic", partitions=row)
+            for name, row in rows.items()
+        },
+    )
+    world.offsets[DESTINATION]["g"] = 20
+    by_topic, [_, *texts] = world.dead(translation=Translation({A: remote}, {A: offsets}))
+    assert [one.group for one in by_topic["t"]] == ["translated"]
+    why = "the last check has stored no source offset"
+    assert texts == [f"groups: offsets of g: not compared, as {why}: t-0"]
+
+
 def test_a_group_behind_lost_copies_would_skip_records(world: World) -> None:
     """Goal: the log was cut to 60, where the group's own offset of before would seem equal."""
     offsets = OffsetRuns(Ends(Offset(0), Offset(0)))

@@ -57,6 +57,7 @@ AT_ONCE: Final = 20
 _BEGAN_LATER: Final = "not compared, as the flow began at a later offset"
 _NOTHING_COPIED: Final = "not compared, as no offset is translated there yet"
 _LOST: Final = "not compared, as the target has lost records that were copied"
+_NOT_STORED: Final = "not compared, as the last check has stored no source offset"
 _NO_PLACE: Final = SharedPlace(None, None, "at the last check not all of its offsets were known")
 
 ByTopic = dict[str, tuple[GroupFacts, ...]]
@@ -334,6 +335,11 @@ async def _remembered(
             if partition not in committed and partition not in deleted
         }
         findings.extend(not_placed(memory.group, unplaced, translation))
+        # While a topic could not be read, or the partition was shared, no such offset was stored.
+        known = committed.keys() | deleted | unplaced.keys()
+        if unknown := sorted(entries.keys() & {*partitions} - known):
+            text = f"offsets of {memory.group}: {_NOT_STORED}: {few(unknown)}"
+            findings.append(_unreadable(text))
         if text := bounds.unknown(committed.keys() | deleted):
             findings.append(_unreadable(f"offsets of {memory.group}: {text}"))
         committed = {p: at for p, at in committed.items() if p in bounds.logs}
