@@ -135,7 +135,8 @@ def not_believed(source: TopicPartition, offset: Offset) -> UserError:
     return UserError(
         f"of {source}, only other connectors have recorded an offset ({offset}), which may be of "
         "copies in another topic",
-        hint=f"{NAME_CONNECTOR}; or {TAKEOVER}=compare finds by the records what was copied, and "
+        hint=f"{NAME_CONNECTOR}; or {TAKEOVER}=compare finds by the records what was copied, "
+        "unless transforms may have routed it; or leave the topic out (topics.exclude), or "
         f"{TAKEOVER}=ignore copies all again",
     )
 
