@@ -23,9 +23,9 @@ from twinlog.kafka.errors import Refusal, Retriable
 from twinlog.kafka.requests.partitions import Isolation, list_offsets
 from twinlog.kafka.requests.topics import require_all_shown
 from twinlog.kafka.types import TopicPartition
+from twinlog.mirror.flow import begins_at_end
 from twinlog.mirror.flow_settings import FlowSettings
 
-LATEST: Final = "latest"
 UNKNOWN: Final = -1
 
 Offsets = tuple[int, ...]
@@ -49,7 +49,7 @@ async def agreed_ends(
         Retriable: a broker does not answer, or shows more partitions or another id of a topic; or
             the end of a partition is unknown.
     """
-    if settings.consumer_auto_offset_reset != LATEST:
+    if not begins_at_end(settings):
         return {}
     await require_all_shown(source, topics)
     unknown = {name: (UNKNOWN,) * len(topic.partitions) for name, topic in topics.items()}

@@ -47,7 +47,7 @@ from twinlog.lifecycle.worker_offsets import (
     read_recorded,
     write_offsets,
 )
-from twinlog.mirror.flow import FlowRules, connect_worker_of, flow_of
+from twinlog.mirror.flow import FlowRules, begins_at_end, connect_worker_of, flow_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.settings import TRANSACTIONAL, TRANSLATED
 from twinlog.mirror.states import State
@@ -222,7 +222,7 @@ async def hand_back(
     new = {one: end for one, end in (upto | starts | anew).items() if one not in kept}
     for found in recorded:
         await write_offsets(destination, connector, alias, found, new)
-    at_end = flow.settings.consumer_auto_offset_reset == "latest"
+    at_end = begins_at_end(flow.settings)
     further = [
         HandedBack(one, None, None, one.topic in former, at_end, offsets.other_connectors(one))
         for one in _not_in_flow(topics, counts)
@@ -329,7 +329,7 @@ def _upto(
     begin = topic.begin(partition.partition)
     if copied is not None:
         return copied.end if mirror.kind == TRANSACTIONAL else max(copied.end, begin or 0)
-    if begin is None and flow_of(mirror.source).settings.consumer_auto_offset_reset == "latest":
+    if begin is None and begins_at_end(flow_of(mirror.source).settings):
         begin = topic.follows_from(partition.partition)
     return begin or 0
 

@@ -60,7 +60,7 @@ from twinlog.lifecycle.taken_over import (
 from twinlog.lifecycle.worker_records import WorkerRecords
 from twinlog.mirror.connect_worker import ConnectWorker
 from twinlog.mirror.copied_tail import CopiedTail, OffsetRange, content
-from twinlog.mirror.flow import FlowRules
+from twinlog.mirror.flow import FlowRules, begins_at_end
 from twinlog.mirror.flow_settings import TAKEOVER, FlowSettings
 
 log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ class FlowTakeover:
         Otherwise they are copied from the source's beginning, which is as usual unless the flow
         begins at the end of its topics. With `recorded`, see `_matters`.
         """
-        return self._routes or self._settings.consumer_auto_offset_reset == "latest"
+        return self._routes or begins_at_end(self._settings)
 
     async def _matters(self, topic: Topic, ends: RemoteEnds) -> bool:
         """Whether it matters what MirrorMaker 2 has recorded of empty remote partitions.

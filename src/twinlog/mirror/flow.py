@@ -233,6 +233,11 @@ def unsupported_offset_reset(settings: FlowSettings) -> str | None:
     return "earliest or latest, since a flow knows its position from the first record on"
 
 
+def begins_at_end(settings: FlowSettings) -> bool:
+    """Whether a flow with these settings begins its topics at their end."""
+    return settings.consumer_auto_offset_reset == "latest"
+
+
 def connect_worker_of(properties: Mapping[str, str]) -> ConnectWorker:
     """The Connect worker of MirrorMaker 2 that has copied, or will copy, a flow's topics.
 

@@ -19,7 +19,7 @@ from twinlog.kafka.client.cluster import KafkaCluster
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.groups.offsets import committed_offsets
 from twinlog.kafka.types import Offset, TopicPartition
-from twinlog.mirror.flow import flow_of, records_map
+from twinlog.mirror.flow import begins_at_end, flow_of, records_map
 from twinlog.mirror.offset_runs import Ends, encode_runs
 from twinlog.mirror.recorded_map import RecordedMap
 from twinlog.mirror.settings import TRANSACTIONAL
@@ -33,7 +33,6 @@ from twinlog.verify.map_check import MapClaim
 
 BEGAN_AT_END: Final = "the flow began at the source's end, and where that was is not recorded"
 BEGIN_UNREAD: Final = "where the flow began cannot be read"
-_LATEST: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +114,9 @@ def unclaimed(
     if trouble and mirror.kind != TRANSACTIONAL:  # whose positions were read
         return replace(claim, lacks=Sides(claim.lacks.source or BEGIN_UNREAD, BEGIN_UNREAD))
     # One that is followed from its first record on was there whole.
-    if begins_at_end(mirror) and topic.follows_from(partition) != 0:
+    if begins_at_end(flow_of(mirror.source).settings) and topic.follows_from(partition) != 0:
         return replace(claim, lacks=Sides(claim.lacks.source, BEGAN_AT_END))
     return claim
-
-
-def begins_at_end(mirror: Mirror) -> bool:
-    """Whether a flow begins where the source's log ends (`auto.offset.reset=latest`)."""
-    return flow_of(mirror.source).settings.consumer_auto_offset_reset == _LATEST
 
 
 async def _recorded(destination: KafkaCluster, topics: Sequence[MirrorTopic]) -> FlowClaims:

@@ -17,8 +17,9 @@ from twinlog.kafka.client.metadata import NO_TOPIC_ID, is_another
 from twinlog.kafka.error_codes import ErrorCode
 from twinlog.kafka.errors import Refusal, UserError
 from twinlog.kafka.types import LogBounds, TopicPartition
+from twinlog.mirror.flow import begins_at_end, flow_of
 from twinlog.mirror.settings import TRANSACTIONAL
-from twinlog.operations.flow_claims import FlowClaims, begins_at_end, read_claims, unclaimed
+from twinlog.operations.flow_claims import FlowClaims, read_claims, unclaimed
 from twinlog.operations.flow_routes import TopicRoute, Writer, flow_routes
 from twinlog.operations.verification_report import Counts, LogReport, RemoteReport
 from twinlog.operations.verified_topics import partitions_of, topic_ids
@@ -122,7 +123,8 @@ async def plan_flow(
         ):
             continue
         in_transactions = mirror.kind == TRANSACTIONAL
-        begins_with_map = begins_at_end(mirror) and not in_transactions and claim.map is not None
+        at_end = begins_at_end(flow_of(mirror.source).settings)
+        begins_with_map = at_end and not in_transactions and claim.map is not None
         if begins_with_map and not sides.source.error:
             begin = min(claim.begin.source, sides.source.last_stable)
             if (stored := topic.follows_from(pair.source.partition)) is not None:

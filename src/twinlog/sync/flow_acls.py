@@ -147,7 +147,7 @@ class FlowAcls(Sync[RemoteAcls | NoAuthorizer | None]):
         )
         copied = frozenset(acl for acl in copies if choices[acl] is Choice.COPIED)
         changes = acl_changes(copied, destination_acls, recorded - kept)
-        # A denial that an operator has removed: one that somebody creates later is not the flow's.
+        # Where an operator has removed a denial, one that is created later is not the flow's.
         gone = frozenset(
             acl
             for acl in recorded - copied - destination_acls

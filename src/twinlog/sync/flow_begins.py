@@ -35,7 +35,8 @@ from typing import NamedTuple
 from twinlog.kafka.client.metadata import NO_TOPIC_ID, Topic
 from twinlog.kafka.errors import TwinlogError
 from twinlog.kafka.requests.topics import KnownTopic, known_topics
-from twinlog.lifecycle.flow_ends import LATEST, UNKNOWN, Offsets, with_ends
+from twinlog.lifecycle.flow_ends import UNKNOWN, Offsets, with_ends
+from twinlog.mirror.flow import begins_at_end
 from twinlog.mirror.flow_settings import FlowSettings
 from twinlog.store.config_records import MirrorTopic, Wanted
 from twinlog.sync.base import Moved, SyncContext, drop
@@ -97,7 +98,7 @@ class FlowBegins:
             at the end.
         """
         self.incomplete.discard(context.name)
-        if settings.consumer_auto_offset_reset != LATEST:
+        if not begins_at_end(settings):
             return {}
         self.incomplete.add(context.name)
         look = self._last_look(context, settings)

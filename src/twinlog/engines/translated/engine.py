@@ -54,7 +54,7 @@ from twinlog.kafka.errors import (
 )
 from twinlog.kafka.requests.expiration import expirations
 from twinlog.kafka.types import Offset
-from twinlog.mirror.flow import flow_settings_of
+from twinlog.mirror.flow import begins_at_end, flow_settings_of
 from twinlog.mirror.placement import MirrorPartition
 from twinlog.mirror.throttle import Throttle
 
@@ -264,7 +264,7 @@ class BaseFlowEngine(ABC, Generic[W, Q]):
             return
         self._unread = None
         self._flow.passes_lost = settings.passes_lost
-        self._flow.begins_at_end = settings.consumer_auto_offset_reset == "latest"
+        self._flow.begins_at_end = begins_at_end(settings)
 
     def set_rate(self, rate: float) -> None:
         """Set this lane's rate for throttled partitions, in bytes per second."""
